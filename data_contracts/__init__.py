@@ -1,0 +1,1 @@
+"""What data must look like before anything is trained on it."""

@@ -1,0 +1,1 @@
+"""How a two-tower model is built, trained, measured and served; knows no lake, no scheduler."""

@@ -1,0 +1,165 @@
+"""Settings of a model and of its training; each field is documented where it is declared.
+
+Light on purpose (pydantic only): schedulers and command lines read it without torch.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class Settings(BaseModel):
+    """Base of all settings: unknown keys are refused, values are immutable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class EmbeddingTableSettings(Settings):
+    """One embedding table, shared by every feature that names it."""
+
+    dim: int = Field(default=64, ge=4, le=1024, multiple_of=4)
+    """Width of a row."""
+    dtype: Literal["fp32", "fp16"] = "fp32"
+    """Storage type of the weights; the optimizer state stays fp32."""
+    sharding: Literal[
+        "auto", "table_wise", "row_wise", "column_wise", "table_row_wise", "data_parallel"
+    ] = "auto"
+    """How the table is spread over ranks; `auto` leaves it to TorchRec's planner."""
+
+
+class FeatureSettings(Settings):
+    """One input of a tower."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    """Name of the feature; for attributes, the column in the items or users table."""
+    table: str
+    """Embedding table that its codes index."""
+    kind: Literal["id", "list", "history"] = "id"
+    """`id`: one ID. `list`: any number of IDs. `history`: the user's last items before the event."""
+    pooling: Literal["mean", "sum", "attention"] = "mean"
+    """How the elements of a list or history become one vector."""
+    max_length: int = Field(default=50, ge=1, le=10_000)
+    """History only: how many of the last items are kept."""
+
+
+class TowerSettings(Settings):
+    """One tower: its features and the MLP above their concatenated vectors."""
+
+    features: tuple[FeatureSettings, ...] = Field(min_length=1)
+    """Inputs, in the order of concatenation."""
+    hidden: tuple[int, ...] = (128,)
+    """Widths of the hidden layers; empty for none."""
+
+
+class ModelSettings(Settings):
+    """A two-tower model."""
+
+    user: TowerSettings
+    """The user tower."""
+    item: TowerSettings
+    """The item tower."""
+    dim: int = Field(default=64, ge=4, le=1024)
+    """Width of the vectors that both towers produce."""
+    similarity: Literal["cosine", "dot"] = "cosine"
+    """`cosine` normalises both vectors; `dot` does not."""
+    temperature: float = Field(default=0.07, gt=0, le=10)
+    """Divides the logits; only used in the loss."""
+
+    @model_validator(mode="after")
+    def _history_belongs_to_users(self) -> ModelSettings:
+        if any(f.kind == "history" for f in self.item.features):
+            raise ValueError("a history feature belongs to the user tower")
+        return self
+
+
+class LossSettings(Settings):
+    """Sampled softmax over in-batch and sampled negatives."""
+
+    logq: Literal["off", "standard", "corrected"] = "standard"
+    """Correction for the sampling probability of a negative; `standard` subtracts log q from
+    every logit (Yi et al., RecSys 2019), `corrected` leaves the positive out of the sum that it
+    is compared with (arXiv 2507.09331)."""
+    logq_alpha: float = Field(default=1.0, ge=0, le=2)
+    """Strength of the correction."""
+    negatives: Literal["tfidf", "uniform", "popularity"] | None = "tfidf"
+    """Distribution of the extra sampled negatives (mixed negative sampling)."""
+    num_negatives: int = Field(default=512, ge=0)
+    """Extra negatives a micro-batch, shared by its examples; 0 for in-batch negatives only."""
+    chunk: int = Field(default=1024, ge=1)
+    """Rows of the logits matrix formed at once; bounds the memory of the loss."""
+
+
+class OptimizerSettings(Settings):
+    """Adagrad for the towers, row-wise Adagrad for the tables."""
+
+    learning_rate: float = Field(default=0.01, gt=0)
+    """Learning rate of the dense parameters."""
+    sparse_lr_scale: float = Field(default=10.0, gt=0)
+    """The tables learn at `learning_rate × sparse_lr_scale`."""
+    eps: float = Field(default=1e-8, gt=0)
+    """Added to the root of the accumulator."""
+
+
+class TrainingSettings(Settings):
+    """How long, in which portions and on how many ranks a model is trained."""
+
+    epochs: int = Field(default=2, ge=1)
+    """Passes over the window's examples."""
+    batch_size: int = Field(default=512, ge=2)
+    """Examples in a micro-batch, over all ranks."""
+    accumulate: int = Field(default=4, ge=1)
+    """Micro-batches in a macro-batch: one exact optimizer step."""
+    nproc: int = Field(default=1, ge=1)
+    """Ranks on this machine."""
+    checkpoint_every: int = Field(default=50, ge=1)
+    """Macro-batches between two checkpoints."""
+    keep_checkpoints: int = Field(default=2, ge=1)
+    """How many of the newest checkpoints are kept."""
+    log_every: int = Field(default=10, ge=1)
+    """Macro-batches between two reports of loss and throughput."""
+    max_restarts: int = Field(default=2, ge=0)
+    """How often torch elastic restarts the ranks after a failure inside one job."""
+    threads: int | None = Field(default=None, ge=1)
+    """Compute threads of a rank; by default the cores divided by the ranks."""
+    seed: int = Field(default=42, ge=0)
+    """Seed of initialisation, shuffling and sampling."""
+    loss: LossSettings = LossSettings()
+    """The loss."""
+    optimizer: OptimizerSettings = OptimizerSettings()
+    """The optimizers."""
+
+
+class TrainJob(Settings):
+    """Everything a training process reads; written as JSON beside its output.
+
+    All locations are local paths or `pyarrow.fs`/fsspec URLs.
+    """
+
+    kind: Literal["two_tower", "traditional"]
+    """`two_tower` is the product; `traditional` the plain-PyTorch baseline with full tables."""
+    train_files: tuple[str, ...]
+    """Parquet shards of training examples (columns: see `models/batch.py`)."""
+    corpus_file: str
+    """Parquet file of the item corpus; the row number is the item's index."""
+    negatives_file: str | None
+    """Alias table of the sampled negatives; None when the loss uses none."""
+    table_rows: dict[str, int]
+    """Rows of each embedding table, padding and buckets included."""
+    table_hashes: dict[str, int]
+    """Codes for each element of a table's features (1, or 2 with double hashing)."""
+    num_users: int
+    """Users in the training examples (`user` column is in `[0, num_users)`)."""
+    tables: dict[str, EmbeddingTableSettings]
+    """The embedding tables."""
+    model: ModelSettings
+    """The model."""
+    training: TrainingSettings
+    """The training."""
+    checkpoint_dir: str
+    """Where checkpoints live; a job that finds one there resumes from it."""
+    output_dir: str
+    """Local folder for the trained weights; complete when `weights.json` is in it."""
+    digest: str
+    """Digest of the inputs and settings; a checkpoint of another digest is refused."""

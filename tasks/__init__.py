@@ -1,0 +1,1 @@
+"""What one step of the daily retraining does to the lake."""

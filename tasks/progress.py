@@ -1,0 +1,95 @@
+"""Progress of long work: a live bar when a person is watching, plain lines when not."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+console = Console(stderr=True)
+_LINE_EVERY_SECONDS = 10.0
+
+
+def log(event: str, **facts: Any) -> None:
+    """Writes one structured line: an event and its facts.
+
+    A person sees `event key=value …`; a log collector gets the same keys as JSON when standard
+    error is not a terminal.
+    """
+    if console.is_terminal:
+        shown = " ".join(f"[dim]{key}=[/dim]{_short(value)}" for key, value in facts.items())
+        console.print(f"[bold]{event}[/bold] {shown}", highlight=False)
+    else:
+        line = json.dumps({"event": event, **facts}, default=str, ensure_ascii=False)
+        print(line, file=sys.stderr, flush=True)
+
+
+class Ticker:
+    """Handle of a piece of work whose progress is shown."""
+
+    def __init__(self, name: str, total: int) -> None:
+        self.name = name
+        self.total = total
+        self.done = 0
+
+    def advance(self, amount: int = 1) -> None:
+        """Counts finished units."""
+        self.done += amount
+
+
+class _Bar(Ticker):
+    def __init__(self, name: str, total: int, progress: Progress) -> None:
+        super().__init__(name, total)
+        self._progress = progress
+        self._task = progress.add_task(name, total=total)
+
+    def advance(self, amount: int = 1) -> None:
+        super().advance(amount)
+        self._progress.update(self._task, advance=amount)
+
+
+class _Lines(Ticker):
+    def __init__(self, name: str, total: int) -> None:
+        super().__init__(name, total)
+        self._started = self._last = time.monotonic()
+
+    def advance(self, amount: int = 1) -> None:
+        super().advance(amount)
+        now = time.monotonic()
+        if now - self._last >= _LINE_EVERY_SECONDS:
+            self._last = now
+            seconds = round(now - self._started, 1)
+            log(self.name, done=self.done, total=self.total, seconds=seconds)
+
+
+@contextmanager
+def progress(name: str, total: int) -> Iterator[Ticker]:
+    """Shows the progress of `total` units of work."""
+    if not console.is_terminal:
+        yield _Lines(name, total)
+        return
+    columns = (
+        TextColumn("[progress.description]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        yield _Bar(name, total, bar)
+
+
+def quiet_libraries() -> None:
+    """Keeps libraries' own chatter out of a step's log; warnings and errors stay."""
+    for name in ("great_expectations", "distributed", "mlflow", "matplotlib", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _short(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
