@@ -1,0 +1,59 @@
+"""Reading of Parquet files from a local path or any `pyarrow.fs` URL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from models.errors import ExamplesError
+
+
+def locate(location: str) -> tuple[pafs.FileSystem, str]:
+    """File system and path of a local path or URL."""
+    if "://" in location:
+        filesystem, path = pafs.FileSystem.from_uri(location)
+        return filesystem, path
+    return pafs.LocalFileSystem(), location
+
+
+def parquet_rows(location: str) -> int:
+    """Rows of a Parquet file, from its footer.
+
+    Raises:
+        ExamplesError: The file is missing or damaged.
+    """
+    filesystem, path = locate(location)
+    try:
+        return int(pq.read_metadata(path, filesystem=filesystem).num_rows)
+    except (OSError, pa.ArrowException) as error:
+        raise ExamplesError(f"the file cannot be read: {error}", location) from error
+
+
+def read_parquet(location: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """One Parquet file.
+
+    Args:
+        location: Path or URL.
+        columns: The columns that are needed; all by default.
+
+    Raises:
+        ExamplesError: The file is missing or damaged, or lacks a column.
+    """
+    filesystem, path = locate(location)
+    try:
+        # Partitioning is off: a folder called `dt=…` must not become a column.
+        table = pq.read_table(
+            path,
+            columns=None if columns is None else list(columns),
+            filesystem=filesystem,
+            partitioning=None,
+        )
+    except (OSError, pa.ArrowException) as error:
+        raise ExamplesError(f"the file cannot be read: {error}", location) from error
+    missing = sorted(set(columns or ()) - set(table.column_names))
+    if missing:
+        raise ExamplesError(f"no column {', '.join(missing)}", location)
+    return table
