@@ -1,0 +1,1 @@
+"""Brings a user's own logs into the lake as daily partitions."""
