@@ -37,7 +37,8 @@ class FeatureSettings(Settings):
     table: str
     """Embedding table that its codes index."""
     kind: Literal["id", "list", "history"] = "id"
-    """`id`: one ID. `list`: any number of IDs. `history`: the user's last items before the event."""
+    """`id`: one ID. `list`: any number of IDs. `history`: the user's last items before the
+    event."""
     pooling: Literal["mean", "sum", "attention"] = "mean"
     """How the elements of a list or history become one vector."""
     max_length: int = Field(default=50, ge=1, le=10_000)
@@ -151,6 +152,12 @@ class TrainJob(Settings):
     """Codes for each element of a table's features (1, or 2 with double hashing)."""
     num_users: int
     """Users in the training examples (`user` column is in `[0, num_users)`)."""
+    user_id_table: str | None = None
+    """Table of the user IDs, which the traditional baseline replaces by a full one; by default
+    the table of the first `id` feature of the user tower."""
+    item_id_table: str | None = None
+    """Table of the item IDs, likewise; by default the table of the first `id` feature of the
+    item tower."""
     tables: dict[str, EmbeddingTableSettings]
     """The embedding tables."""
     model: ModelSettings

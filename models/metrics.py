@@ -126,10 +126,8 @@ def summarise(
 
 def _hits(indices: Tensor, targets: Jagged) -> npt.NDArray[np.bool_]:
     """Whether each recommendation is a target, bool `[U, K]`."""
-    found = indices.numpy()
-    size = (
-        int(max(found.max(initial=0), int(targets.values.max()) if len(targets.values) else 0)) + 1
-    )
+    found, values = indices.numpy(), targets.values.numpy()
+    size = int(max(found.max(initial=0), values.max(initial=0))) + 1
     users = np.arange(found.shape[0], dtype=np.int64)[:, None]
     wanted = targets.row_ids().numpy() * size + values
     hit: npt.NDArray[np.bool_] = np.isin(users * size + found, wanted) & (found >= 0)

@@ -1,0 +1,51 @@
+"""The one place that knows what the machine computes on."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+import torch.distributed as dist
+
+
+def local_rank() -> int:
+    """Number of this process on its machine, as torch elastic sets it."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def compute_device() -> torch.device:
+    """This rank's device: its share of the machine's accelerators, else the CPU."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None:
+        return torch.device("cpu")
+    device = torch.device(accelerator.type, local_rank() % torch.accelerator.device_count())
+    torch.accelerator.set_device_index(device.index)
+    return device
+
+
+def communication_backend(device: torch.device) -> str:
+    """Communication library for tensors on this device, beside gloo for tensors on the CPU."""
+    backend = dist.get_default_backend_for_device(device)
+    return backend if device.type == "cpu" else f"cpu:gloo,{device.type}:{backend}"
+
+
+def use_threads(threads: int | None) -> int:
+    """Sets the compute threads of this process and returns their number.
+
+    Args:
+        threads: How many; by default the usable cores divided by the ranks of this machine.
+    """
+    if threads is None:
+        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        threads = max(1, len(os.sched_getaffinity(0)) // ranks)
+    torch.set_num_threads(threads)
+    return threads
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Largest memory that this process used: of the device, or of the host without one."""
+    if device.type == "cpu":
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return int(torch.accelerator.max_memory_allocated(device))

@@ -1,0 +1,105 @@
+"""From users and items to the codes that index the embedding tables.
+
+The user tower's history names items by their index in the corpus; their codes are the codes of
+the item tower's ID feature, so an item has the same vector in both places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from models.batch import UserInputs
+from models.config import FeatureSettings, ModelSettings
+from models.corpus import Corpus
+from models.jagged import Jagged
+
+FULL_USER_TABLE = "full_users"
+FULL_ITEM_TABLE = "full_items"
+"""Tables with a row for every train user and every item (the traditional baseline): the code is
+the index plus one, and 0, the padding row, stands for the unknown."""
+
+
+class Encoder:
+    """Codes of users and items.
+
+    Args:
+        model: The model.
+        corpus: The items.
+        hashes: Codes for each element, by table.
+        device: Where the codes of the items are kept.
+
+    Raises:
+        ValueError: An item's ID does not have exactly one element, or no ID feature has the
+            table of a history.
+    """
+
+    def __init__(
+        self,
+        model: ModelSettings,
+        corpus: Corpus,
+        hashes: Mapping[str, int],
+        device: torch.device | None = None,
+    ) -> None:
+        self._model = model
+        self._items = {
+            f.name: _every_item(len(corpus))
+            if f.table == FULL_ITEM_TABLE
+            else corpus.features[f.name]
+            for f in model.item.features
+        }
+        self._history = {
+            f.table: self._id_matrix(f, len(corpus), hashes)
+            for f in model.user.features
+            if f.kind == "history"
+        }
+        if device is not None:
+            self._items = {name: codes.to(device) for name, codes in self._items.items()}
+            self._history = {t: matrix.to(device) for t, matrix in self._history.items()}
+
+    def item_codes(self, items: Tensor) -> dict[str, Jagged]:
+        """Codes of each feature of the item tower.
+
+        Args:
+            items: Corpus indices `[M]`.
+
+        Returns:
+            M rows of codes by feature.
+        """
+        return {name: codes.select(items) for name, codes in self._items.items()}
+
+    def user_codes(self, users: UserInputs) -> dict[str, Jagged]:
+        """Codes of each feature of the user tower; one row a user."""
+        codes = {}
+        for f in self._model.user.features:
+            if f.kind == "history":
+                items = users.history.last(f.max_length)
+                matrix = self._history[f.table]
+                codes[f.name] = Jagged(
+                    matrix[items.values].flatten(), items.offsets * matrix.shape[1]
+                )
+            elif f.table == FULL_USER_TABLE:
+                rows = torch.arange(len(users) + 1, device=users.user.device)
+                codes[f.name] = Jagged(users.user + 1, rows)
+            else:
+                codes[f.name] = users.features[f.name]
+        return codes
+
+    def _id_matrix(self, history: FeatureSettings, items: int, hashes: Mapping[str, int]) -> Tensor:
+        """Codes of every item's ID, int64 `[I, hashes]`."""
+        for f in self._model.item.features:
+            if f.kind == "id" and f.table == history.table:
+                codes, width = self._items[f.name], hashes[f.table]
+                if bool((codes.lengths != width).any()):
+                    raise ValueError(f"feature '{f.name}': an item without exactly one ID")
+                return codes.values.view(items, width)
+        raise ValueError(
+            f"feature '{history.name}': the item tower has no id feature with the table "
+            f"'{history.table}'"
+        )
+
+
+def _every_item(count: int) -> Jagged:
+    return Jagged(torch.arange(1, count + 1), torch.arange(count + 1))
