@@ -1,0 +1,57 @@
+# Every target is one call; the logic lives in environment/ and in the `tailtower` command.
+
+PYTHON ?= python3
+VENV := .venv/bin
+
+# An exported value would make every process compile all it imports again (50 s instead of 20).
+unexport PYTHONDONTWRITEBYTECODE
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test test-slow up down status bench lint fmt doctor lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## create or update .venv from the lock of this machine (CPU or GPU)
+	@$(PYTHON) -m environment.install
+
+run: setup ## the whole demonstration; DATA=, MAPPING=, DAYS= and NODES= are passed on
+	@$(VENV)/tailtower demo $(if $(DATA),--data "$(DATA)") $(if $(MAPPING),--mapping "$(MAPPING)") \
+		$(if $(DAYS),--days $(DAYS)) $(if $(NODES),--nodes $(NODES))
+
+test: setup ## unit and fast integration tests
+	@$(VENV)/pytest
+
+test-slow: setup ## the tests that start services, kill processes or train for long
+	@$(VENV)/pytest -m slow
+
+up: setup ## start Airflow and MLflow on this machine, on loopback only
+	@$(VENV)/tailtower up
+
+down: setup ## stop what `make up` started, and nothing else
+	@$(VENV)/tailtower down
+
+status: setup ## what of the local stack is running, and where
+	@$(VENV)/tailtower status
+
+bench: setup ## run the benchmarks; each prints one JSON line last
+	@$(VENV)/python -m benchmarks
+
+lint: setup ## ruff and mypy
+	@$(VENV)/ruff check .
+	@$(VENV)/ruff format --check .
+	@$(VENV)/mypy
+
+fmt: setup ## format and apply safe fixes
+	@$(VENV)/ruff check --fix .
+	@$(VENV)/ruff format .
+
+doctor: ## what is installed, what is free, what is wrong
+	@$(PYTHON) -m environment.doctor
+
+lock: ## compile the locks again from pyproject.toml
+	@$(PYTHON) -m environment.lock
+
+clean: ## remove caches and build left-overs; keeps .venv and var
+	@rm -rf build .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

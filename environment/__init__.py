@@ -1,0 +1,1 @@
+"""Building and inspecting the project's own Python environment; standard library only."""
