@@ -44,7 +44,9 @@ class DataSettings(Settings):
     """Which days a run reads."""
 
     window_days: int = Field(default=14, ge=1, le=3650)
-    """Days before the run's day that are trained on."""
+    """Days before the test days that are trained on."""
+    test_days: int = Field(default=1, ge=1, le=366)
+    """Days that are tested on, the run's day being the last; more than one for sparse data."""
     first_day: date | None = None
     """First day of the lake's interactions; by default the oldest partition found."""
     allow_gaps: bool = False

@@ -63,34 +63,39 @@ def load_yaml(path: str | Path, model: type[Model], overrides: Sequence[str] = (
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise _explain(error, path, root, model) from error
+        raise _explain(error, path, root, model, overrides) from error
 
 
 def _apply(data: dict[str, Any], override: str) -> None:
     key, separator, value = override.partition("=")
     if not separator or not key:
-        raise ConfigError(
-            f"not a setting: '{override}'", where="--set", fix="write key.path=value"
-        )
+        raise ConfigError(f"not a setting: '{override}'", where="--set", fix="write key.path=value")
     *parents, last = key.split(".")
     node: Any = data
     for parent in parents:
         child = node.setdefault(parent, {})
         if not isinstance(child, dict):
             raise ConfigError(
-                f"'{parent}' holds a value, not settings", where=f"--set {override}", fix="shorten the key"
+                f"'{parent}' holds a value, not settings",
+                where=f"--set {override}",
+                fix="shorten the key",
             )
         node = child
     node[last] = yaml.safe_load(value)
 
 
 def _explain(
-    error: ValidationError, path: Path, root: yaml.Node | None, model: type[BaseModel]
+    error: ValidationError,
+    path: Path,
+    root: yaml.Node | None,
+    model: type[BaseModel],
+    overrides: Sequence[str],
 ) -> ConfigError:
     first = error.errors()[0]
     loc = first["loc"]
     key = ".".join(str(part) for part in loc) or "(top level)"
-    where = f"{path}:{_line_of(root, loc)} key {key}"
+    culprits = [text for text in overrides if f"{key}.".startswith(text.partition("=")[0] + ".")]
+    where = f"--set {culprits[-1]}" if culprits else f"{path}:{_line_of(root, loc)} key {key}"
     if first["type"] == "extra_forbidden":
         parent = _model_at(model, loc[:-1])
         known = list(parent.model_fields) if parent else []

@@ -340,9 +340,7 @@ class Lake:
         found = self.find(path)
         if found is not None:
             return found
-        return self.publish(
-            path, write, dataset=dataset, day=day, inputs=inputs, settings=settings
-        )
+        return self.publish(path, write, dataset=dataset, day=day, inputs=inputs, settings=settings)
 
     def publish(
         self,

@@ -38,9 +38,11 @@ class RunSpec(Settings):
     run_id: str
     """Deterministic name: day and digest of the configuration."""
     day: date
-    """Test day; everything before it, inside the window, is trained on."""
+    """Day of the run: the last test day."""
     train_days: tuple[date, ...]
-    """Days that are trained on, oldest first."""
+    """Days that are trained on, oldest first; all of them before the first test day."""
+    test_days: tuple[date, ...]
+    """Days that are tested on, oldest first; `(day,)` unless `data.test_days` asks for more."""
     config: PipelineConfig
     """All settings."""
     champion: ModelReference | None = None
@@ -99,7 +101,7 @@ class RunSpec(Settings):
             raise UpstreamError(
                 f"step '{step}' has not finished",
                 where=f"run {self.run_id}",
-                fix=f"run `tailtower step {step.split('.')[0]} --run-spec {self.uri}` first",
+                fix=f"first run `tailtower step {step.partition('.')[0]} --run-spec {self.uri}`",
             )
         return result
 

@@ -1,0 +1,80 @@
+"""The `tailtower` command: puts the commands together and turns errors into exit statuses.
+
+The command modules are light to import (a test holds them to it); torch, Dask, Great Expectations
+and MLflow are imported by the command that needs them when it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from tasks.compare_command import compare_command
+from tasks.config_command import config_command
+from tasks.contract_commands import app as contract_app
+from tasks.demo_command import demo_command
+from tasks.demo_data.command import demo_data_command
+from tasks.errors import TailtowerError
+from tasks.ingest.command import ingest_command
+from tasks.local_stack.commands import down_command, status_command, up_command
+from tasks.progress import console, quiet_libraries
+from tasks.recommend_command import recommend_command
+from tasks.run_command import run_command, step_command
+from tasks.version import code_version
+
+app = typer.Typer(
+    name="tailtower",
+    help="Daily retraining of two-tower recommendation models for long-tail IDs.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run", rich_help_panel="Runs")(run_command)
+app.command("step", rich_help_panel="Runs")(step_command)
+app.command("compare", rich_help_panel="Runs")(compare_command)
+app.command("recommend", rich_help_panel="Runs")(recommend_command)
+app.command("ingest", rich_help_panel="Data")(ingest_command)
+app.command("demo-data", rich_help_panel="Data")(demo_data_command)
+app.add_typer(contract_app, name="contract", rich_help_panel="Data")
+app.command("demo", rich_help_panel="Local stack")(demo_command)
+app.command("up", rich_help_panel="Local stack")(up_command)
+app.command("down", rich_help_panel="Local stack")(down_command)
+app.command("status", rich_help_panel="Local stack")(status_command)
+app.command("config", rich_help_panel="Reference")(config_command)
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        print(code_version())
+        raise typer.Exit
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit status (see `tasks/errors.py`)."""
+    quiet_libraries()
+    try:
+        status = app(args=arguments, standalone_mode=False)
+    except TailtowerError as error:
+        console.print(f"[bold red]error[/bold red] [dim]{type(error).__name__}[/dim]")
+        console.print(escape(str(error)), highlight=False, soft_wrap=True)
+        return error.exit_code
+    except typer.Abort:
+        console.print("stopped")
+        return 130
+    except typer.Exit as leave:
+        return leave.exit_code
+    except Exception as error:  # click's own usage errors carry their message and status
+        if hasattr(error, "show") and hasattr(error, "exit_code"):
+            error.show()
+            return int(error.exit_code)
+        raise
+    except KeyboardInterrupt:
+        console.print("stopped")
+        return 130
+    return status if isinstance(status, int) else 0

@@ -1,0 +1,135 @@
+"""Every mistake in a configuration is one message with the line, the key and what to do."""
+
+import textwrap
+
+import pytest
+
+from tasks.config_file import load_config, load_yaml
+from tasks.errors import ConfigError
+from tasks.version import PROJECT_ROOT
+
+DEMO = PROJECT_ROOT / "conf" / "demo.yaml"
+
+GOOD = """\
+name: shop
+lake: lake
+tables:
+  user: {source: interactions.user_id}
+  item:
+    source: interactions.item_id
+    vocabulary:
+      min_count: 5
+model:
+  user:
+    features:
+      - {name: user_id, table: user}
+      - {name: history, table: item, kind: history}
+  item:
+    features:
+      - {name: item_id, table: item}
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def _write(text):
+        path = tmp_path / "pipeline.yaml"
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    return _write
+
+
+def test_shipped_configurations_are_valid():
+    for path in sorted((PROJECT_ROOT / "conf").glob("*.yaml")):
+        assert load_config(path).name
+
+
+def test_defaults_and_values(write):
+    config = load_config(write(GOOD))
+    assert config.tables["item"].vocabulary.min_count == 5
+    assert config.tables["item"].vocabulary.kept_from == 2.5
+    assert config.tables["user"].vocabulary.min_count == 10
+    assert config.roles == ("candidate", "popularity", "traditional")
+    assert config.history_length == 50
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "words"),
+    [
+        (
+            "min_count: 5",
+            "min_cuont: 5",
+            8,
+            ["unknown key 'min_cuont'", "did you mean 'min_count'"],
+        ),
+        ("min_count: 5", "min_count: lots", 8, ["valid integer", "lots"]),
+        ("min_count: 5", "min_count: 0", 8, ["greater than or equal to 1"]),
+        ("lake: lake", "lake: lake\nlaek: x", 3, ["unknown key 'laek'", "did you mean 'lake'"]),
+        ("lake: lake", "lake: lake\nlake: x", 3, ["key 'lake' is given twice"]),
+        ("lake: lake", "lake: [unclosed", 3, ["not valid YAML"]),
+        (
+            "kind: history}",
+            "kind: histry}",
+            13,
+            ["'id', 'list' or 'history'", "histry"],
+        ),
+        (
+            "- {name: item_id, table: item}",
+            "- {name: item_id, table: itme}",
+            1,
+            ["model.item.features.item_id", "no table 'itme'", "item, user"],
+        ),
+    ],
+)
+def test_mistakes_name_line_and_cure(write, old, new, line, words):
+    path = write(GOOD.replace(old, new))
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    message = str(caught.value)
+    for word in words:
+        assert word in message
+    assert f"{path}:{line}" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("", "holds no settings"), ("- a\n- b\n", "holds no settings"), ("just words", "holds no")],
+)
+def test_files_without_settings_are_refused(write, text, words):
+    with pytest.raises(ConfigError, match=words):
+        load_config(write(text))
+
+
+def test_missing_file_is_one_clear_error(tmp_path):
+    with pytest.raises(ConfigError, match="cannot read the configuration"):
+        load_config(tmp_path / "none.yaml")
+
+
+def test_overrides_replace_the_file_and_are_blamed_when_wrong(write):
+    path = write(GOOD)
+    config = load_config(path, ["training.epochs=7", "tables.item.vocabulary.min_count=3"])
+    assert config.training.epochs == 7
+    assert config.tables["item"].vocabulary.min_count == 3
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, ["training.epochs=7", "training.epocs=7"])
+    assert "--set training.epocs=7" in str(caught.value)
+    assert "did you mean 'epochs'" in str(caught.value)
+    with pytest.raises(ConfigError, match="not a setting"):
+        load_config(path, ["training"])
+    with pytest.raises(ConfigError, match="holds a value"):
+        load_config(path, ["name.x=1"])
+
+
+def test_digest_ignores_addresses_but_not_settings(write):
+    path = write(GOOD)
+    base = load_config(path).digest()
+    assert load_config(path, ["lake=elsewhere", "dask.workers=9"]).digest() == base
+    assert load_config(path, ["tracking.uri=http://127.0.0.1:1"]).digest() == base
+    assert load_config(path, ["training.seed=1"]).digest() != base
+
+
+def test_any_model_can_be_read_from_yaml(write):
+    from models.config import OptimizerSettings
+
+    assert load_yaml(write("learning_rate: 0.5"), OptimizerSettings).learning_rate == 0.5
