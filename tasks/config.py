@@ -51,6 +51,8 @@ class DataSettings(Settings):
     """First day of the lake's interactions; by default the oldest partition found."""
     allow_gaps: bool = False
     """Whether days without a partition inside the window are skipped instead of waited for."""
+    max_lag_days: int = Field(default=7, ge=0)
+    """A day so much later than the newest partition is not waited for: the logs have ended."""
     validation: Literal["block", "warn", "off"] = "block"
     """What a broken blocking rule of a data contract does to the run."""
     contracts: str = "data_contracts"

@@ -102,3 +102,9 @@ class TrackingError(TailtowerError):
 
     transient = True
     exit_code = 19
+
+
+class NothingToDoError(TailtowerError):
+    """The lake ends long before the day that was asked for; a schedule skips such a day."""
+
+    exit_code = 20

@@ -6,7 +6,7 @@ from datetime import date, timedelta
 
 from tasks import tracking
 from tasks.config import PipelineConfig, digest_of
-from tasks.errors import ConfigError, DataError
+from tasks.errors import ConfigError, NothingToDoError
 from tasks.lake import Lake, day_range
 from tasks.run_spec import RUN_SPEC, RunSpec, load_run_spec
 from tasks.version import code_version
@@ -26,19 +26,25 @@ def resolve(config: PipelineConfig, day: date | None = None, *, force: bool = Fa
         force: Start a new run even when this day was run with these settings.
 
     Raises:
-        DataError: There is no day to train on.
-        ConfigError: The day lies outside what the lake can serve.
+        NothingToDoError: The lake is empty or ends long before the day.
+        ConfigError: There is no day to train on.
     """
     lake = Lake(config.lake)
     config = config.model_copy(update={"lake": lake.url})
     present = lake.days(INTERACTIONS)
     if not present:
-        raise DataError(
+        raise NothingToDoError(
             "the lake holds no interactions",
             where=f"{lake.url}/{INTERACTIONS}",
             fix="bring data in with `tailtower ingest`, or try `tailtower demo-data`",
         )
     day = day or present[-1]
+    if (day - present[-1]).days > config.data.max_lag_days:
+        raise NothingToDoError(
+            f"the lake ends {(day - present[-1]).days} days before {day}",
+            where=f"{lake.url}/{INTERACTIONS}, newest partition {present[-1]}",
+            fix="deliver newer data, choose an older day, or raise data.max_lag_days",
+        )
     train_days, test_days = _split(config, day, present)
     if not train_days:
         first = config.data.first_day or present[0]

@@ -30,10 +30,10 @@ class _Sink:
     def log_metrics(self, step: int, metrics: dict[str, float]) -> None:
         shown = {name: round(value, 5) for name, value in metrics.items()}
         log(f"train.{self._role}", step=step, **shown)
-        self._logger.log_metrics(step, metrics)
+        self._logger.log({f"train/{name}": value for name, value in metrics.items()}, step)
 
     def log_text(self, name: str, text: str) -> None:
-        self._logger.log_text(name, text)
+        log(name, text=text)
 
 
 class _Silent:

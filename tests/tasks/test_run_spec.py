@@ -5,7 +5,7 @@ from datetime import date
 import pytest
 
 from tasks.config_file import load_config
-from tasks.errors import ConfigError, DataError, UpstreamError
+from tasks.errors import ConfigError, NothingToDoError, UpstreamError
 from tasks.lake import Lake
 from tasks.resolve_run import resolve
 from tasks.run_spec import load_run_spec
@@ -67,12 +67,14 @@ def test_same_day_and_settings_are_the_same_run(config):
 
 def test_nothing_to_train_on_is_said(config):
     settings = config()
-    with pytest.raises(DataError, match="holds no interactions"):
+    with pytest.raises(NothingToDoError, match="holds no interactions"):
         resolve(settings)
     _days(settings, 1)
     with pytest.raises(ConfigError, match="no day to train on") as caught:
         resolve(settings, date(2026, 1, 1))
     assert "2026-01-02" in str(caught.value)
+    with pytest.raises(NothingToDoError, match="ends 11 days before 2026-01-12"):
+        resolve(settings, date(2026, 1, 12))
 
 
 def test_missing_upstream_and_run_spec_are_named(config):

@@ -1,0 +1,218 @@
+"""Step: trains one model of the run and publishes its servable bundle.
+
+The ranks run outside this process's group. When this process is killed they go on, and the next
+attempt meets them; when they are killed, the next attempt resumes from their last checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Literal, cast
+
+from models.config import TrainJob
+from tasks import tracking
+from tasks.config import digest_of
+from tasks.errors import DataError, TrainingError
+from tasks.lake import Output, Published
+from tasks.launch import JobStatus, LocalLauncher
+from tasks.progress import log
+from tasks.run_spec import RunSpec, StepResult
+from tasks.train_worker import ERROR, JOB, TRACKING
+
+Kind = Literal["two_tower", "traditional", "popularity"]
+
+_KINDS: dict[str, Kind] = {"candidate": "two_tower"}
+_POLL_SECONDS = 0.25
+_TAIL_LINES = 15
+
+
+def run(spec: RunSpec, role: str) -> StepResult:
+    """Trains the model of a role, or finds it trained.
+
+    Args:
+        spec: The run.
+        role: `candidate` or a baseline's name.
+
+    Raises:
+        TrainingError: The job ended without a model; a retry resumes it.
+        DataError: The examples cannot be trained on.
+    """
+    kind = _KINDS.get(role, cast(Kind, role))
+    examples = spec.output("examples", "examples")
+    child = tracking.start_child_run(spec, role)
+    tracking.log_dataset_inputs(spec, child, {"examples": ("training", examples)})
+    lake = spec.lake()
+    path = f"models/{spec.run_id}/{role}"
+    published = lake.find(path)
+    if published is None or published.manifest.inputs != _inputs(spec, examples):
+        weights = None if kind == "popularity" else _train(spec, role, kind, examples, child)
+
+        def write(output: Output) -> None:
+            _write_bundle(spec, role, kind, examples, weights, output)
+
+        published = lake.publish(
+            path, write, dataset="models", day=spec.day, inputs=_inputs(spec, examples)
+        )
+    tracking.finish_run(spec.config, child)
+    return StepResult.of(
+        f"train.{role}",
+        {"model": published},
+        mlflow_run_id=child,
+        **{key: value for key, value in published.manifest.meta.items()},
+    )
+
+
+def _inputs(spec: RunSpec, examples: Published) -> dict[str, str]:
+    vocabularies = {
+        f"vocabulary/{table}": spec.output("vocabulary", table).digest
+        for table in spec.config.tables
+    }
+    return {"examples": examples.digest, **vocabularies}
+
+
+def _train(spec: RunSpec, role: str, kind: Kind, examples: Published, child: str) -> Path:
+    """Runs the training job to its end; returns the folder of the weights."""
+    folder = spec.lake().local_path(f"checkpoints/{spec.run_id}/{role}")
+    folder.mkdir(parents=True, exist_ok=True)
+    job = _job(spec, kind, examples, folder)
+    target = {"uri": tracking.tracking_uri(spec.config), "run_id": child, "role": role}
+    (folder / TRACKING).write_text(json.dumps(target))
+    (folder / ERROR).unlink(missing_ok=True)
+    launcher = LocalLauncher()
+    if launcher.status(folder) is JobStatus.RUNNING:
+        log("train.found", role=role, note="the job of an earlier attempt is still running")
+    else:
+        (folder / JOB).write_text(job.model_dump_json(indent=1))
+    log_start = launcher.logs(folder).stat().st_size if launcher.logs(folder).exists() else 0
+    nproc = job.training.nproc
+    threads = job.training.threads or max(1, (os.cpu_count() or 1) // nproc)
+    launcher.submit(folder, nproc, job.training.max_restarts, threads)
+    with _cancelled_by_sigterm(launcher, folder):
+        status = _follow(launcher, folder, log_start)
+    if status is not JobStatus.SUCCEEDED:
+        raise _failure(launcher, folder, role)
+    return Path(job.output_dir)
+
+
+def _job(spec: RunSpec, kind: Kind, examples: Published, folder: Path) -> TrainJob:
+    lake = spec.lake()
+    meta = examples.manifest.meta
+    config = spec.config
+    training = config.training
+    if kind == "traditional":
+        # One process with dense gradients: what one would write by hand.
+        training = training.model_copy(update={"nproc": 1})
+    negatives = "uniform" if kind == "traditional" else training.loss.negatives
+    train_files = sorted(path for path in examples.files() if "/train/" in path)
+    tables = {name: table.embedding() for name, table in config.tables.items()}
+    return TrainJob(
+        kind=cast(Literal["two_tower", "traditional"], kind),
+        train_files=tuple(lake.abspath(path) for path in train_files),
+        corpus_file=lake.abspath(examples.file("items/part-0.parquet")),
+        negatives_file=(
+            lake.abspath(examples.file(f"negatives/{negatives}.parquet")) if negatives else None
+        ),
+        table_rows=meta["table_rows"],
+        table_hashes=meta["table_hashes"],
+        num_users=meta["num_users"],
+        tables=tables,
+        model=config.model,
+        training=training,
+        checkpoint_dir=str(folder / "checkpoints"),
+        output_dir=str(folder / "weights"),
+        digest=digest_of(
+            [kind, examples.digest, config.model, training, sorted(tables.items())]
+        ),
+    )
+
+
+def _write_bundle(
+    spec: RunSpec, role: str, kind: Kind, examples: Published, weights: Path | None, output: Output
+) -> None:
+    from models.bundle import Vocabulary, write_bundle
+
+    lake = spec.lake()
+    published = {table: spec.output("vocabulary", table) for table in spec.config.tables}
+    bundle = write_bundle(
+        lake.local_path(output.path),
+        kind=kind,
+        weights_dir=weights,
+        corpus_file=lake.abspath(examples.file("items/part-0.parquet")),
+        users_file=lake.abspath(examples.file("users/part-0.parquet")),
+        vocabularies={
+            table: Vocabulary(
+                file=lake.abspath(vocabulary.file("part-0.parquet")),
+                policy=vocabulary.manifest.meta,
+            )
+            for table, vocabulary in published.items()
+        },
+        info={
+            "run_id": spec.run_id,
+            "role": role,
+            "day": spec.day.isoformat(),
+            "examples": examples.digest,
+            "code_version": spec.code_version,
+        },
+    )
+    output.meta["parameters"] = bundle.parameters()
+    if weights is not None:
+        # The bundle has its own copy; checkpoints of a finished model serve nobody.
+        shutil.rmtree(weights.parent / "checkpoints", ignore_errors=True)
+
+
+def _follow(launcher: LocalLauncher, folder: Path, position: int) -> JobStatus:
+    """Copies the job's log to this process's until the job ends."""
+    path = launcher.logs(folder)
+    status = JobStatus.RUNNING
+    while status is JobStatus.RUNNING:
+        time.sleep(_POLL_SECONDS)
+        status = launcher.status(folder)
+        with path.open("rb") as stream:
+            stream.seek(position)
+            fresh = stream.read()
+        position += len(fresh)
+        sys.stderr.write(fresh.decode("utf-8", "replace"))
+        sys.stderr.flush()
+    return status
+
+
+def _failure(launcher: LocalLauncher, folder: Path, role: str) -> DataError | TrainingError:
+    where = str(launcher.logs(folder))
+    if (folder / ERROR).exists():
+        what = json.loads((folder / ERROR).read_text())["what"]
+        return DataError(
+            f"the {role} cannot be trained: {what}", where=where, fix="correct the input"
+        )
+    last = launcher.logs(folder).read_text(errors="replace").splitlines()[-_TAIL_LINES:]
+    return TrainingError(
+        f"the training job of the {role} ended without a model; its last lines:\n"
+        + "\n".join(f"  | {line}" for line in last),
+        where=where,
+        fix="run the step again: it resumes from the last checkpoint",
+    )
+
+
+@contextmanager
+def _cancelled_by_sigterm(launcher: LocalLauncher, folder: Path) -> Iterator[None]:
+    """Somebody who stops this step politely means the training, too."""
+
+    def leave(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    except KeyboardInterrupt:
+        launcher.cancel(folder)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
