@@ -6,12 +6,13 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tasks.progress import log
+from tasks.tracking.location import open_client
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric
@@ -22,6 +23,16 @@ _LONGEST_PAUSE_SECONDS = 60.0
 
 Point = tuple[str, float, int, int]
 """Name, value, time in milliseconds since the epoch, step."""
+
+
+class Sink(Protocol):
+    """Where points and texts go; an exception means that nothing was taken."""
+
+    def send_points(self, points: Sequence[Point]) -> None:
+        """Takes a batch of at most 1000 points."""
+
+    def send_text(self, name: str, text: str) -> None:
+        """Takes a text file."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +53,7 @@ class Delivery:
 class MetricLogger:
     """Sends metrics to an MLflow run from a background thread.
 
-    `log` never blocks and never raises. While the server does not answer, points wait in a
+    `log_metrics` and `log_text` never block and never raise. While the server does not answer, points wait in a
     bounded buffer and are sent with their own times afterwards; when the buffer is full the
     oldest are dropped. `close` says what was lost.
 
@@ -51,7 +62,7 @@ class MetricLogger:
         mlflow_run_id: The run.
         capacity: Points held at most.
         pause_seconds: Time between two batches; doubled after every failure, up to a minute.
-        send: Replaces the delivery to MLflow, for other sinks.
+        sink: Replaces MLflow.
     """
 
     def __init__(
@@ -61,11 +72,12 @@ class MetricLogger:
         *,
         capacity: int = 200_000,
         pause_seconds: float = _PAUSE_SECONDS,
-        send: Callable[[Sequence[Point]], None] | None = None,
+        sink: Sink | None = None,
     ) -> None:
-        self._send = send or _MlflowSender(uri, mlflow_run_id)
+        self._sink = sink or _MlflowSink(uri, mlflow_run_id)
         self._pause = pause_seconds
         self._points: deque[Point] = deque()
+        self._texts: dict[str, str] = {}
         self._capacity = capacity
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -78,7 +90,7 @@ class MetricLogger:
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
         self._thread.start()
 
-    def log(self, metrics: Mapping[str, float], step: int) -> None:
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Takes one report of a step; values that are not finite are left out."""
         now = int(time.time() * 1000)
         with self._lock:
@@ -89,6 +101,11 @@ class MetricLogger:
                     self._points.popleft()
                     self._lost += 1
                 self._points.append((name, float(value), now, step))
+
+    def log_text(self, name: str, text: str) -> None:
+        """Takes a text file that becomes an artifact; a later one of the same name replaces it."""
+        with self._lock:
+            self._texts[name] = text
 
     def close(self, timeout: float = 30.0) -> Delivery:
         """Sends what is left, for at most `timeout` seconds, and says what was lost."""
@@ -125,57 +142,73 @@ class MetricLogger:
             with self._lock:
                 batch = [self._points.popleft() for _ in range(min(len(self._points), _BATCH))]
                 self._in_flight = len(batch)
+                texts = dict(self._texts)
                 more = bool(self._points)
-            if not batch:
+            if not batch and not texts:
                 if self._closing.is_set():
                     return
-                continue
-            if self._deliver(batch):
+            elif self._deliver(batch, texts):
                 pause = self._pause
                 if more or self._closing.is_set():
                     self._wake.set()
+            elif self._closing.is_set():
+                # The last seconds: ask often, `close` bounds how long.
+                pause = self._pause
             else:
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
-                if self._closing.is_set():
-                    # The last seconds: ask often, `close` bounds how long.
-                    pause = self._pause
 
-    def _deliver(self, batch: list[Point]) -> bool:
+    def _deliver(self, batch: list[Point], texts: Mapping[str, str]) -> bool:
         try:
-            self._send(batch)
+            if batch:
+                self._sink.send_points(batch)
+            self._taken(batch)
+            batch = []
+            for name, text in texts.items():
+                self._sink.send_text(name, text)
+                with self._lock:
+                    if self._texts.get(name) is text:
+                        del self._texts[name]
         except Exception as error:  # whatever it is, training goes on
-            with self._lock:
-                room = max(self._capacity - len(self._points), 0)
-                kept = batch[len(batch) - min(room, len(batch)) :]
-                self._lost += len(batch) - len(kept)
-                self._points.extendleft(reversed(kept))
-                self._in_flight = 0
-                if self._failing_since is None:
-                    self._failing_since = time.monotonic()
-                    log("metrics.waiting", reason=str(error).strip().splitlines()[:1])
+            self._refused(batch, error)
             return False
+        return True
+
+    def _taken(self, batch: list[Point]) -> None:
         with self._lock:
             self._sent += len(batch)
             self._in_flight = 0
+            if self._failing_since is None:
+                return
+            self._outage += time.monotonic() - self._failing_since
+            self._failing_since = None
+        log("metrics.resumed", outage_seconds=round(self._outage, 1))
+
+    def _refused(self, batch: list[Point], error: Exception) -> None:
+        with self._lock:
+            room = max(self._capacity - len(self._points), 0)
+            kept = batch[len(batch) - min(room, len(batch)) :]
+            self._lost += len(batch) - len(kept)
+            self._points.extendleft(reversed(kept))
+            self._in_flight = 0
             if self._failing_since is not None:
-                self._outage += time.monotonic() - self._failing_since
-                self._failing_since = None
-                log("metrics.resumed", outage_seconds=round(self._outage, 1))
-        return True
+                return
+            self._failing_since = time.monotonic()
+        log("metrics.waiting", reason=" ".join(str(error).split())[:200])
 
 
-class _MlflowSender:
-    """Sends batches to an MLflow run; MLflow is imported by the thread that sends first."""
+class _MlflowSink:
+    """An MLflow run; MLflow is imported by the thread that sends first."""
 
     def __init__(self, uri: str, mlflow_run_id: str) -> None:
         self._uri = uri
         self._run_id = mlflow_run_id
 
-    def __call__(self, batch: Sequence[Point]) -> None:
-        from tasks.tracking.location import open_client
-
+    def send_points(self, points: Sequence[Point]) -> None:
         mlflow = open_client(self._uri)
         from mlflow.entities import Metric
 
-        points: list[Metric] = [Metric(*point) for point in batch]
-        mlflow.log_batch(self._run_id, metrics=points, synchronous=True)
+        metrics: list[Metric] = [Metric(*point) for point in points]
+        mlflow.log_batch(self._run_id, metrics=metrics, synchronous=True)
+
+    def send_text(self, name: str, text: str) -> None:
+        open_client(self._uri).log_text(self._run_id, text, name)
