@@ -53,9 +53,9 @@ class Delivery:
 class MetricLogger:
     """Sends metrics to an MLflow run from a background thread.
 
-    `log_metrics` and `log_text` never block and never raise. While the server does not answer, points wait in a
-    bounded buffer and are sent with their own times afterwards; when the buffer is full the
-    oldest are dropped. `close` says what was lost.
+    `log_metrics` and `log_text` never block and never raise. While the server does not answer,
+    points wait in a bounded buffer and are sent with their own times afterwards; when the buffer
+    is full the oldest are dropped. `close` says what was lost.
 
     Args:
         uri: MLflow tracking URI.
