@@ -13,13 +13,13 @@ from tasks.version import PROJECT_ROOT
 
 
 @pytest.fixture
-def config(tmp_path):
+def config(tmp_path, mlflow_uri):
     def make(*overrides):
         return load_config(
             PROJECT_ROOT / "conf" / "demo.yaml",
             [
                 f"lake={tmp_path / 'lake'}",
-                f"tracking.uri=sqlite:///{tmp_path / 'mlflow.db'}",
+                f"tracking.uri={mlflow_uri}",
                 *overrides,
             ],
         )
