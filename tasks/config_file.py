@@ -21,7 +21,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> PipelineConf
 
     Args:
         path: The YAML file.
-        overrides: `key.path=value` settings that replace the file's; values are YAML.
+        overrides: `key.path=value` settings that replace the file's; values are YAML, and a `*`
+            in the path stands for every entry.
 
     Raises:
         ConfigError: Names the file, the line and the key.
@@ -70,18 +71,22 @@ def _apply(data: dict[str, Any], override: str) -> None:
     key, separator, value = override.partition("=")
     if not separator or not key:
         raise ConfigError(f"not a setting: '{override}'", where="--set", fix="write key.path=value")
-    *parents, last = key.split(".")
-    node: Any = data
-    for parent in parents:
-        child = node.setdefault(parent, {})
+    _set(data, key.split("."), yaml.safe_load(value), f"--set {override}")
+
+
+def _set(node: dict[str, Any], keys: Sequence[str], value: Any, where: str) -> None:
+    """Sets one value; `*` stands for every entry, as in `tables.*.dim`."""
+    first, *rest = keys
+    for key in list(node) if first == "*" else [first]:
+        if not rest:
+            node[key] = value
+            continue
+        child = node.setdefault(key, {})
         if not isinstance(child, dict):
             raise ConfigError(
-                f"'{parent}' holds a value, not settings",
-                where=f"--set {override}",
-                fix="shorten the key",
+                f"'{key}' holds a value, not settings", where=where, fix="shorten the key"
             )
-        node = child
-    node[last] = yaml.safe_load(value)
+        _set(child, rest, value, where)
 
 
 def _explain(
@@ -94,7 +99,7 @@ def _explain(
     first = error.errors()[0]
     loc = first["loc"]
     key = ".".join(str(part) for part in loc) or "(top level)"
-    culprits = [text for text in overrides if f"{key}.".startswith(text.partition("=")[0] + ".")]
+    culprits = [text for text in overrides if _names(text.partition("=")[0].split("."), loc)]
     where = f"--set {culprits[-1]}" if culprits else f"{path}:{_line_of(root, loc)} key {key}"
     if first["type"] == "extra_forbidden":
         parent = _model_at(model, loc[:-1])
@@ -107,6 +112,12 @@ def _explain(
     shown = "" if isinstance(given, dict | list) or given is None else f" (given: {given!r})"
     more = f"; {error.error_count() - 1} more after this one" if error.error_count() > 1 else ""
     return ConfigError(f"{message}{shown}", where=where, fix=f"correct the value{more}")
+
+
+def _names(keys: Sequence[str], loc: Sequence[Any]) -> bool:
+    """Whether an override's path leads to `loc` or to something above it."""
+    matches = (key in ("*", str(part)) for key, part in zip(keys, loc, strict=False))
+    return len(keys) <= len(loc) and all(matches)
 
 
 def _line_of(root: yaml.Node | None, loc: Sequence[Any]) -> int:

@@ -121,6 +121,14 @@ def test_overrides_replace_the_file_and_are_blamed_when_wrong(write):
         load_config(path, ["name.x=1"])
 
 
+def test_a_star_sets_every_entry(write):
+    config = load_config(write(GOOD), ["tables.*.vocabulary.min_count=3"])
+    assert {table.vocabulary.min_count for table in config.tables.values()} == {3}
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(GOOD), ["tables.*.dim=five"])
+    assert "--set tables.*.dim=five" in str(caught.value)
+
+
 def test_digest_ignores_addresses_but_not_settings(write):
     path = write(GOOD)
     base = load_config(path).digest()
