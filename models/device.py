@@ -13,6 +13,11 @@ def local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
+def local_world_size() -> int:
+    """Number of ranks on this machine, as torch elastic sets it."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")))
+
+
 def compute_device() -> torch.device:
     """This rank's device: its share of the machine's accelerators, else the CPU."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
@@ -36,8 +41,7 @@ def use_threads(threads: int | None) -> int:
         threads: How many; by default the usable cores divided by the ranks of this machine.
     """
     if threads is None:
-        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        threads = max(1, len(os.sched_getaffinity(0)) // ranks)
+        threads = max(1, len(os.sched_getaffinity(0)) // local_world_size())
     torch.set_num_threads(threads)
     return threads
 

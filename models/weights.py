@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from models.config import EmbeddingTableSettings, ModelSettings, Settings
+from models.config import EmbeddingTableSettings, ModelSettings, Settings, TrainJob
 from models.corpus import Corpus
 from models.encoder import Encoder
 from models.errors import BundleError
@@ -63,6 +63,11 @@ class TrainedModel(Settings):
         """Number of trained parameters, padding rows included."""
         rows = sum(self.table_rows[name] * table.dim for name, table in self.tables.items())
         return rows + sum(p.numel() for p in self.towers().parameters())
+
+
+def trained_model(job: TrainJob) -> TrainedModel:
+    """The settings that go beside the weights of a job."""
+    return TrainedModel(**{name: getattr(job, name) for name in TrainedModel.model_fields})
 
 
 class WeightsFile(Settings):

@@ -1,0 +1,115 @@
+"""Exchanges between ranks; all of them do nothing in a world of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+def world_size() -> int:
+    """Number of ranks."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """Number of this rank."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def share(size: int, rank: int, world_size: int) -> tuple[int, int]:
+    """This rank's part of `size` consecutive things, as start and stop; parts differ by one."""
+    return size * rank // world_size, size * (rank + 1) // world_size
+
+
+def gather_shares(x: Tensor, sizes: list[int]) -> Tensor:
+    """Rows of all ranks in the order of the ranks, with gradient.
+
+    Args:
+        x: This rank's rows `[sizes[rank], ...]`.
+        sizes: Rows of each rank.
+
+    Returns:
+        `[sum(sizes), ...]`; the gradient of a rank's rows is the sum over the ranks that used
+        them.
+    """
+    if len(sizes) == 1:
+        return x
+    gathered: Tensor = _GatherShares.apply(x, sizes)  # type: ignore[no-untyped-call]
+    return gathered
+
+
+def sum_gradients(parameters: Iterable[Tensor]) -> None:
+    """Replaces each gradient by its sum over all ranks, in one exchange."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    if world_size() == 1 or not gradients:
+        return
+    flat = torch.cat([g.flatten() for g in gradients])
+    dist.all_reduce(flat)
+    parts = torch.split(flat, [g.numel() for g in gradients])
+    for gradient, part in zip(gradients, parts, strict=True):
+        gradient.copy_(part.view_as(gradient))
+
+
+def maximum(values: list[int], device: torch.device) -> list[int]:
+    """Element-wise maximum over all ranks."""
+    if world_size() == 1:
+        return values
+    tensor = torch.tensor(values, dtype=torch.int64, device=device)
+    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+    return [int(v) for v in tensor]
+
+
+def total(value: Tensor) -> Tensor:
+    """Sum over all ranks."""
+    if world_size() > 1:
+        value = value.clone()
+        dist.all_reduce(value)
+    return value
+
+
+def first_decides(work: Callable[[], T]) -> T:
+    """Does the work on the first rank; all ranks get the result, or raise its error.
+
+    An error that only one rank raises would leave the others waiting for it.
+
+    Args:
+        work: Called on the first rank only; result and error must be picklable.
+    """
+    if world_size() == 1:
+        return work()
+    box: list[tuple[T | None, Exception | None]] = [(None, None)]
+    if rank() == 0:
+        try:
+            box = [(work(), None)]
+        except Exception as failure:
+            box = [(None, failure)]
+    dist.broadcast_object_list(box, src=0)
+    result, error = box[0]
+    if error is not None:
+        raise error
+    return cast(T, result)
+
+
+class _GatherShares(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, sizes: list[int]) -> Tensor:
+        ctx.sizes = sizes
+        # Collectives want equal shapes: shares differ by at most one row.
+        padded = x.new_zeros(max(sizes), *x.shape[1:])
+        padded[: len(x)] = x
+        parts = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(parts, padded)
+        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        gradient = grads[0].contiguous().clone()
+        dist.all_reduce(gradient)
+        start = sum(ctx.sizes[: dist.get_rank()])
+        return gradient[start : start + ctx.sizes[dist.get_rank()]], None

@@ -1,0 +1,244 @@
+"""Streams shards of training examples as macro-batches, in the background.
+
+The sequence of macro-batches is a function of the files and the seed alone: in every epoch the
+shards are put in a new order, the rows of each shard are shuffled, and the stream is cut into
+micro-batches across the borders of the shards. Each rank takes its share of every micro-batch,
+so all ranks take the same number of steps whatever the number of rows, and a run that resumes
+on another number of ranks continues with the same examples. No row is lost or repeated: the
+last micro-batch and the last macro-batch of an epoch may be short.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from models.batch import Batch, has_history, integers, user_columns
+from models.collectives import share
+from models.config import TrainJob
+from models.encoder import FULL_USER_TABLE
+from models.errors import ExamplesError
+from models.storage import parquet_rows, read_parquet
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """One micro-batch as a rank sees it.
+
+    Attributes:
+        items: Corpus indices of the whole micro-batch, int64 `[B]`.
+        start: First row of this rank's share in it.
+        local: This rank's examples.
+    """
+
+    items: Tensor
+    start: int
+    local: Batch
+
+
+@dataclass(frozen=True)
+class MacroBatch:
+    """The micro-batches of one optimizer step.
+
+    Attributes:
+        step: Number of the macro-batch in the whole training, from 0.
+        epoch: Epoch, from 0.
+        micro: The micro-batches.
+        examples: Examples over all ranks.
+        weight: Sum of the weights over all ranks.
+    """
+
+    step: int
+    epoch: int
+    micro: tuple[MicroBatch, ...]
+    examples: int
+    weight: float
+
+
+class ExampleReader:
+    """Reads a job's training examples.
+
+    Args:
+        job: The job; its files, limits, batch sizes and seed are used.
+        num_items: Items in the corpus.
+        rank: This rank.
+        world_size: Number of ranks.
+        ahead: Macro-batches that are prepared ahead of the training.
+
+    Raises:
+        ExamplesError: A file is missing or damaged, or there are no examples.
+    """
+
+    def __init__(
+        self, job: TrainJob, num_items: int, rank: int = 0, world_size: int = 1, ahead: int = 2
+    ) -> None:
+        self._job = job
+        self._rank = rank
+        self._world_size = world_size
+        self._ahead = ahead
+        self._rows = [parquet_rows(file) for file in job.train_files]
+        self._limits = _limits(job, num_items)
+        self._micro = job.training.batch_size
+        self._macro = self._micro * job.training.accumulate
+        self.examples = sum(self._rows)
+        """Rows of one epoch."""
+        if self.examples == 0:
+            where = job.train_files[0] if job.train_files else "no files"
+            raise ExamplesError("there are no training examples", where)
+        self.steps_per_epoch = -(-self.examples // self._macro)
+        """Macro-batches of one epoch."""
+        self.steps = self.steps_per_epoch * job.training.epochs
+        """Macro-batches of the whole training."""
+        self.waited = 0.0
+        """Seconds that the training waited for input."""
+
+    def read(self, first_step: int = 0) -> Iterator[MacroBatch]:
+        """Macro-batches from a step to the end of the training.
+
+        Args:
+            first_step: Step to start from; earlier shards are not read again.
+
+        Raises:
+            ExamplesError: A file is damaged or holds a value that the model cannot use.
+        """
+        ready: queue.Queue[MacroBatch | BaseException | None] = queue.Queue(self._ahead)
+        stopped = threading.Event()
+        thread = threading.Thread(
+            target=self._fill, args=(first_step, ready, stopped), name="example-reader", daemon=True
+        )
+        thread.start()
+        try:
+            while True:
+                asked = time.perf_counter()
+                entry = ready.get()
+                self.waited += time.perf_counter() - asked
+                if entry is None:
+                    return
+                if isinstance(entry, BaseException):
+                    raise entry
+                yield entry
+        finally:
+            stopped.set()
+            while thread.is_alive():
+                # A reader that waits for room sees `stopped` only after room was made.
+                try:
+                    ready.get_nowait()
+                except queue.Empty:
+                    thread.join(0.01)
+
+    def _fill(
+        self,
+        first_step: int,
+        ready: queue.Queue[MacroBatch | BaseException | None],
+        stopped: threading.Event,
+    ) -> None:
+        try:
+            for macro in self._macro_batches(first_step):
+                ready.put(macro)
+                if stopped.is_set():
+                    return
+            ready.put(None)
+        except BaseException as error:
+            ready.put(error)
+
+    def _macro_batches(self, first_step: int) -> Iterator[MacroBatch]:
+        for epoch in range(first_step // self.steps_per_epoch, self._job.training.epochs):
+            first = max(0, first_step - epoch * self.steps_per_epoch)
+            step = epoch * self.steps_per_epoch + first
+            for table in self._windows(epoch, first * self._macro):
+                yield self._cut(table, step, epoch)
+                step += 1
+
+    def _windows(self, epoch: int, skip: int) -> Iterator[pa.Table]:
+        """The epoch's rows, a macro-batch at a time, without the first `skip`."""
+        pending: list[pa.Table] = []
+        size = 0
+        for table in self._shards(epoch, skip):
+            pending.append(table)
+            size += table.num_rows
+            while size >= self._macro:
+                joined = pa.concat_tables(pending)
+                yield joined.slice(0, self._macro)
+                pending = [joined.slice(self._macro)]
+                size -= self._macro
+        if size:
+            yield pa.concat_tables(pending)
+
+    def _shards(self, epoch: int, skip: int) -> Iterator[pa.Table]:
+        """The epoch's shuffled shards, without the first `skip` rows."""
+        seed = self._job.training.seed
+        order = np.random.default_rng([seed, epoch]).permutation(len(self._rows))
+        for shard in order:
+            rows = self._rows[shard]
+            if skip >= rows:
+                skip -= rows
+                continue
+            table = self._read(self._job.train_files[shard], rows)
+            shuffled = np.random.default_rng([seed, epoch, int(shard) + 1]).permutation(rows)
+            yield table.take(pa.array(shuffled[skip:]))
+            skip = 0
+
+    def _read(self, file: str, rows: int) -> pa.Table:
+        names = [*user_columns(self._job.model), "item", "weight"]
+        table = read_parquet(file, names)
+        if table.num_rows != rows:
+            raise ExamplesError(f"{table.num_rows} rows instead of {rows}: the file changed", file)
+        try:
+            _check(Batch.from_arrow(table, self._job.model), self._limits, file)
+        except ValueError as error:
+            raise ExamplesError(str(error), file) from error
+        return table
+
+    def _cut(self, table: pa.Table, step: int, epoch: int) -> MacroBatch:
+        micro = []
+        for first in range(0, table.num_rows, self._micro):
+            part = table.slice(first, self._micro)
+            start, stop = share(part.num_rows, self._rank, self._world_size)
+            local = Batch.from_arrow(part.slice(start, stop - start), self._job.model)
+            micro.append(MicroBatch(integers(part, "item"), start, local))
+        weight = float(table.column("weight").to_numpy().astype(np.float64).sum())
+        return MacroBatch(step, epoch, tuple(micro), table.num_rows, weight)
+
+
+def _limits(job: TrainJob, num_items: int) -> Mapping[str, int]:
+    """Exclusive upper limit of the values of each column."""
+    limits = {"item": num_items, "user": job.num_users}
+    if has_history(job.model):
+        limits["history"] = num_items
+    for f in job.model.user.features:
+        if f.kind != "history" and f.table != FULL_USER_TABLE:
+            limits[f.name] = job.table_rows[f.table]
+    return limits
+
+
+def _check(batch: Batch, limits: Mapping[str, int], file: str) -> None:
+    """Refuses values that an embedding kernel would silently map to another row.
+
+    Raises:
+        ExamplesError: Names the column and the row of the first such value.
+    """
+    flat = {"item": batch.item, "user": batch.users.user}
+    ragged = {**batch.users.features, "history": batch.users.history}
+    for name, limit in limits.items():
+        values = flat[name] if name in flat else ragged[name].values
+        wrong = (values < 0) | (values >= limit)
+        if bool(wrong.any()):
+            place = int(wrong.nonzero()[0])
+            row = place if name in flat else int(ragged[name].row_ids()[place])
+            raise ExamplesError(
+                f"column '{name}' has {int(values[place])}, which is outside [0, {limit})",
+                file,
+                row,
+            )
+    bad = ~(torch.isfinite(batch.weight) & (batch.weight >= 0))
+    if bool(bad.any()):
+        row = int(bad.nonzero()[0])
+        raise ExamplesError(f"weight {float(batch.weight[row])}", file, row)

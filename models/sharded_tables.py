@@ -1,0 +1,242 @@
+"""Embedding tables spread over the ranks by TorchRec, read and updated by unique row.
+
+TorchRec pools; here every bag holds one row, so what comes back is the rows themselves. That
+route is several times faster in the backward pass than TorchRec's un-pooled collection, and one
+exchange serves a whole macro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from torch import Tensor, nn
+from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor, PoolingType
+from torchrec.distributed.comm_ops import set_gradient_division
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
+from torchrec.distributed.types import Awaitable, ShardingPlan
+from torchrec.modules.embedding_configs import DataType
+
+from models import collectives
+from models.config import EmbeddingTableSettings, OptimizerSettings
+from models.device import local_world_size
+from models.errors import ModelError
+from models.initial import initial_rows
+
+_DATA_TYPES = {"fp32": DataType.FP32, "fp16": DataType.FP16}
+# Row-wise only for tables that no single rank should hold: pooled exchange of a row-wise table
+# grows with the number of ranks.
+_AUTOMATIC = ("table_wise", "row_wise")
+
+
+class ShardedTables(nn.Module):
+    """All embedding tables of a model.
+
+    The optimizer is row-wise Adagrad, fused into the backward pass: each touched row is updated
+    once a macro-batch. Gradients are summed over ranks, not averaged: the loss is already
+    divided by the weight of the whole macro-batch.
+
+    Args:
+        tables: Settings by name.
+        rows: Rows by table.
+        optimizer: Learning rate and eps.
+        seed: Seed of the initial rows.
+        device: This rank's device.
+
+    Raises:
+        ModelError: TorchRec's planner found no way to spread the tables.
+    """
+
+    def __init__(
+        self,
+        tables: Mapping[str, EmbeddingTableSettings],
+        rows: Mapping[str, int],
+        optimizer: OptimizerSettings,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        super().__init__()
+        self.names = sorted(tables)
+        """Names of the tables, in the order of every exchange."""
+        self.rows = {name: rows[name] for name in self.names}
+        """Rows of each table."""
+        self._device = device
+        set_gradient_division(False)
+        collection = EmbeddingBagCollection(
+            device=torch.device("meta"),
+            tables=[
+                EmbeddingBagConfig(
+                    name=name,
+                    embedding_dim=tables[name].dim,
+                    num_embeddings=rows[name],
+                    feature_names=[name],
+                    pooling=PoolingType.SUM,
+                    data_type=_DATA_TYPES[tables[name].dtype],
+                )
+                for name in self.names
+            ],
+        )
+        sharder = _Sharder(
+            fused_params={
+                "optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+                "learning_rate": optimizer.learning_rate * optimizer.sparse_lr_scale,
+                "eps": optimizer.eps,
+            }
+        )
+        holder = _Holder(collection)
+        plan = _agree_on_plan(holder, sharder, tables, device)
+        self._model = DistributedModelParallel(
+            holder, device=device, plan=plan, sharders=[sharder], init_data_parallel=False
+        )
+        self.sharding: dict[str, str] = _sharding_of(plan)
+        """How each table is spread."""
+        self._fill(tables, seed)
+
+    def fetch(self, unique: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Rows of every table, attached to the graph that updates them.
+
+        Args:
+            unique: Row numbers by table, without repetition; every table, on every rank.
+
+        Returns:
+            Rows by table, `[len(unique), dim]`.
+        """
+        counts = [unique[name].numel() for name in self.names]
+        # Bags of one: tables with fewer rows, and ranks with fewer rows, end in empty bags.
+        (stride,) = collectives.maximum([max(counts)], self._device)
+        lengths = torch.zeros(len(counts), stride, dtype=torch.int64, device=self._device)
+        for line, count in zip(lengths, counts, strict=True):
+            line[:count] = 1
+        features = KeyedJaggedTensor(
+            keys=self.names,
+            values=torch.cat([unique[name] for name in self.names]),
+            lengths=lengths.flatten(),
+        )
+        pooled = self._model(features)
+        if isinstance(pooled, Awaitable):
+            pooled = pooled.wait()
+        return {name: pooled[name][:count] for name, count in zip(self.names, counts, strict=True)}
+
+    def update(self, rows: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
+        """Sends gradients of fetched rows through the tables: the one sparse update.
+
+        Args:
+            rows: What `fetch` returned.
+            gradients: Gradient of each row, `[len(unique), dim]`.
+        """
+        torch.autograd.backward(
+            [rows[name] for name in self.names], [gradients[name] for name in self.names]
+        )
+
+    def checkpoint_state(self) -> dict[str, Any]:
+        """Weights and optimizer state as sharded tensors, for `torch.distributed.checkpoint`."""
+        return {
+            "weights": self._model.state_dict(),
+            "optimizer": self._model.fused_optimizer.state_dict()["state"],
+        }
+
+    def full_tables(self) -> Iterator[tuple[str, Tensor]]:
+        """Each table's name and whole weight `[rows, dim]` on the first rank (empty elsewhere).
+
+        A collective: every rank must consume it.
+        """
+        for name, sharded in self._weights():
+            first = collectives.rank() == 0
+            whole = torch.empty(sharded.size(), dtype=sharded.dtype) if first else None
+            if collectives.world_size() == 1:
+                assert whole is not None
+                for shard in sharded.local_shards():
+                    _window(whole, shard.metadata).copy_(shard.tensor)
+            else:
+                sharded.gather(dst=0, out=whole)
+            yield name, torch.empty(0) if whole is None else whole
+
+    def local_bytes(self) -> int:
+        """Bytes of the rows that this rank holds."""
+        return sum(
+            shard.tensor.numel() * shard.tensor.element_size()
+            for _, sharded in self._weights()
+            for shard in sharded.local_shards()
+        )
+
+    def _weights(self) -> Iterator[tuple[str, Any]]:
+        state = self._model.state_dict()
+        for name in self.names:
+            yield name, state[f"collection.embedding_bags.{name}.weight"]
+
+    @torch.no_grad()
+    def _fill(self, tables: Mapping[str, EmbeddingTableSettings], seed: int) -> None:
+        for name, sharded in self._weights():
+            for shard in sharded.local_shards():
+                first, height = shard.metadata.shard_offsets[0], shard.metadata.shard_sizes[0]
+                rows = initial_rows(name, tables[name].dim, seed, first, first + height)
+                left, width = shard.metadata.shard_offsets[1], shard.metadata.shard_sizes[1]
+                shard.tensor.copy_(rows[:, left : left + width])
+
+
+class _Holder(nn.Module):
+    """Gives the collection a name, as TorchRec's planner expects."""
+
+    def __init__(self, collection: EmbeddingBagCollection) -> None:
+        super().__init__()
+        self.collection = collection
+
+    def forward(self, features: KeyedJaggedTensor) -> Any:
+        return self.collection(features)
+
+
+class _Sharder(EmbeddingBagCollectionSharder):
+    """Offers row-wise on CPUs too, where TorchRec supports it but does not list it."""
+
+    def sharding_types(self, compute_device_type: str) -> list[str]:
+        return [*_AUTOMATIC, "column_wise", "table_row_wise"]
+
+
+def _agree_on_plan(
+    model: nn.Module,
+    sharder: EmbeddingBagCollectionSharder,
+    tables: Mapping[str, EmbeddingTableSettings],
+    device: torch.device,
+) -> ShardingPlan:
+    """Plans on the first rank; an error there reaches all ranks instead of stopping them."""
+    constraints = {
+        name: ParameterConstraints(
+            sharding_types=list(_AUTOMATIC) if t.sharding == "auto" else [t.sharding],
+            compute_kernels=["fused"],
+        )
+        for name, t in tables.items()
+    }
+    topology = Topology(
+        world_size=collectives.world_size(),
+        compute_device=device.type,
+        local_world_size=local_world_size(),
+    )
+
+    def plan() -> ShardingPlan:
+        try:
+            planner = EmbeddingShardingPlanner(topology=topology, constraints=constraints)
+            return planner.plan(model, [sharder])
+        except Exception as error:
+            raise ModelError(
+                f"the embedding tables cannot be spread over {topology.world_size} ranks: {error}"
+            ) from error
+
+    return collectives.first_decides(plan)
+
+
+def _sharding_of(plan: ShardingPlan) -> dict[str, str]:
+    return {
+        name: str(parameter.sharding_type)
+        for module in plan.plan.values()
+        for name, parameter in module.items()
+    }
+
+
+def _window(whole: Tensor, metadata: Any) -> Tensor:
+    row, column = metadata.shard_offsets
+    height, width = metadata.shard_sizes
+    return whole[row : row + height, column : column + width]
