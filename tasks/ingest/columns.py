@@ -37,6 +37,8 @@ def interaction_columns(mapping: IngestMapping, present: Sequence[str], where: s
             kind = "time"
         elif target == "weight":
             kind = "weight"
+        elif target in mapping.types:
+            kind = mapping.types[target]
         columns.append(Column(target, source, kind))
     _all_present([column.source for column in columns], present, where)
     _all_present([rule.column for rule in mapping.filters], present, where)

@@ -92,6 +92,9 @@ class FileSettings(Settings):
     the magnitude of the first rows' median (from 1e8, 1e11, 1e14, 1e17)."""
     timezone: str = "UTC"
     """Time zone of times that do not name one, for example `Europe/London`."""
+    types: dict[str, Literal["string", "int", "float"]] = Field(default_factory=dict)
+    """Lake column → type, for columns that are carried along; by default the type of the source
+    column, text for text files. A value that does not fit drops its row."""
     filters: tuple[DropRule, ...] = ()
     """Rules that drop rows, applied in this order to rows that are otherwise good."""
 
@@ -120,8 +123,6 @@ class SideTable(FileSettings):
     follow; `timestamp` is the time at which the row became known."""
     lists: dict[str, str] = Field(default_factory=dict)
     """Attribute → separator, for columns such as `Drama|Crime`, which become lists."""
-    types: dict[str, Literal["string", "int", "float"]] = Field(default_factory=dict)
-    """Attribute → type; by default the type of the source column, text for text files."""
     id_type: Literal["auto", "string", "int"] = "auto"
     """Type of the ID: as in the interactions."""
     known: Literal["first_seen", "first_day"] = "first_seen"

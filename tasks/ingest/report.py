@@ -8,11 +8,13 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from tasks.ingest.publication import Action
 
-#: Rejected rows that the report shows of each reason.
+#: Rejected rows that the report keeps of each reason, and how many a terminal shows.
 SAMPLES = 5
+_SHOWN = 2
 
 
 class RejectedRow(BaseModel):
@@ -120,11 +122,15 @@ def _counts(table: TableReport, report: IngestReport) -> Table:
     return shown
 
 
-def _samples(table: TableReport) -> Table:
-    shown = Table(title="some of the dropped rows", title_justify="left")
-    for column in ("file", "row", "reason", "values"):
-        shown.add_column(column, overflow="fold")
+def _samples(table: TableReport) -> Group:
+    """The first examples of each reason, one line each."""
+    lines = [Text("for example", style="italic")]
+    taken: dict[str, int] = {}
     for row in table.samples:
-        values = ", ".join(f"{name}={value!r}" for name, value in row.values.items())
-        shown.add_row(row.file, str(row.row), row.reason, values)
-    return shown
+        taken[row.reason] = taken.get(row.reason, 0) + 1
+        if taken[row.reason] <= _SHOWN:
+            name = row.file.rsplit("/", 1)[-1]
+            values = ", ".join(f"{key}={value!r}" for key, value in row.values.items())
+            line = f"  {name}:{row.row}  {row.reason}: {values}"
+            lines.append(Text(line, no_wrap=True, overflow="ellipsis"))
+    return Group(*lines)

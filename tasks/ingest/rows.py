@@ -219,13 +219,17 @@ class _Keep:
                     file=self.file,
                     row=int(self._batch.records[index]),
                     reason=reason,
-                    values={name: str(v) for name, v in self._frame.row(index, named=True).items()},
+                    values=_shown(self._frame.row(index, named=True)),
                 )
                 for index in bad.arg_true().head(limit).to_list()
             ]
 
         self._tally.drop(reason, count, examples)
         self.mask &= ~bad
+
+
+def _shown(values: dict[str, object]) -> dict[str, str | None]:
+    return {name: None if value is None else str(value) for name, value in values.items()}
 
 
 def _id_values(given: pl.Series, id_type: IdType, where: str) -> pl.Series:
