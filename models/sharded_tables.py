@@ -17,7 +17,14 @@ from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTens
 from torchrec.distributed.comm_ops import set_gradient_division
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
+from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.types import (
+    KernelConfig,
+    PlannerError,
+    TopologyFactory,
+    TrainerConfig,
+)
 from torchrec.distributed.types import Awaitable, ShardingPlan
 from torchrec.modules.embedding_configs import DataType
 
@@ -28,9 +35,7 @@ from models.errors import ModelError
 from models.initial import initial_rows
 
 _DATA_TYPES = {"fp32": DataType.FP32, "fp16": DataType.FP16}
-# Row-wise only for tables that no single rank should hold: pooled exchange of a row-wise table
-# grows with the number of ranks.
-_AUTOMATIC = ("table_wise", "row_wise")
+_RESERVED_MEMORY = 0.2  # share of each rank's memory that the planner leaves to everything else
 
 
 class ShardedTables(nn.Module):
@@ -145,8 +150,12 @@ class ShardedTables(nn.Module):
         A collective: every rank must consume it.
         """
         for name, sharded in self._weights():
-            first = collectives.rank() == 0
-            whole = torch.empty(sharded.size(), dtype=sharded.dtype) if first else None
+            first, metadata = collectives.rank() == 0, sharded.metadata()
+            whole = (
+                torch.empty(metadata.size, dtype=metadata.tensor_properties.dtype)
+                if first
+                else None
+            )
             if collectives.world_size() == 1:
                 assert whole is not None
                 for shard in sharded.local_shards():
@@ -193,7 +202,7 @@ class _Sharder(EmbeddingBagCollectionSharder):
     """Offers row-wise on CPUs too, where TorchRec supports it but does not list it."""
 
     def sharding_types(self, compute_device_type: str) -> list[str]:
-        return [*_AUTOMATIC, "column_wise", "table_row_wise"]
+        return ["table_wise", "row_wise", "column_wise", "table_row_wise"]
 
 
 def _agree_on_plan(
@@ -202,24 +211,37 @@ def _agree_on_plan(
     tables: Mapping[str, EmbeddingTableSettings],
     device: torch.device,
 ) -> ShardingPlan:
-    """Plans on the first rank; an error there reaches all ranks instead of stopping them."""
-    constraints = {
-        name: ParameterConstraints(
-            sharding_types=list(_AUTOMATIC) if t.sharding == "auto" else [t.sharding],
-            compute_kernels=["fused"],
-        )
-        for name, t in tables.items()
-    }
-    topology = Topology(
-        world_size=collectives.world_size(),
-        compute_device=device.type,
-        local_world_size=local_world_size(),
+    """Plans on the first rank; an error there reaches all ranks instead of stopping them.
+
+    A table is kept whole where it fits: the pooled exchange of a row-wise table grows with the
+    number of ranks.
+    """
+    topology = TopologyFactory.create_topology(
+        TrainerConfig(world_size=collectives.world_size(), local_world_size=local_world_size()),
+        kernel_config=KernelConfig(compute_device=device.type),
     )
+
+    def attempt(automatic: tuple[str, ...]) -> ShardingPlan:
+        constraints = {
+            name: ParameterConstraints(
+                sharding_types=list(automatic) if t.sharding == "auto" else [t.sharding],
+                compute_kernels=["fused"],
+            )
+            for name, t in tables.items()
+        }
+        planner = EmbeddingShardingPlanner(
+            topology=topology,
+            constraints=constraints,
+            storage_reservation=FixedPercentageStorageReservation(_RESERVED_MEMORY),
+        )
+        return planner.plan(model, [sharder])
 
     def plan() -> ShardingPlan:
         try:
-            planner = EmbeddingShardingPlanner(topology=topology, constraints=constraints)
-            return planner.plan(model, [sharder])
+            try:
+                return attempt(("table_wise",))
+            except PlannerError:
+                return attempt(("table_wise", "row_wise"))
         except Exception as error:
             raise ModelError(
                 f"the embedding tables cannot be spread over {topology.world_size} ranks: {error}"
