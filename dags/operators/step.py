@@ -1,0 +1,287 @@
+"""Operators that run a step as a process and keep its result, small, in XCom.
+
+The process is `PYTHON -m tasks STEP …`: Airflow imports nothing of the training stack, and the
+step may live in another environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow.sdk import (
+    Asset,
+    AssetAlias,
+    BaseOperator,
+    BaseSensorOperator,
+    Context,
+    PokeReturnValue,
+)
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from dags.operators.links import EVENT as LINKS_EVENT
+from dags.operators.links import ComparisonLink, MlflowRunLink, StepLink, web_addresses
+from dags.operators.step_failure import failure, is_not_yet, is_nothing_to_do
+from dags.operators.step_process import StepExit, StepProcess
+from dags.run_day import resolve_day
+from dags.settings import PROJECT_ROOT, config_path, step_python
+from dags.trigger_form import overrides
+from tasks.steps import RESOLVE
+
+_MANUAL = "manual"
+
+XCOM_LIMIT_BYTES = 48 * 1024
+"""A result larger than this goes into XCom without its facts; the lake keeps all of it."""
+
+CHAMPION = Asset(name="tailtower_champion", uri="x-tailtower://champion")
+"""The served model. An event means that it changed; its extra says to which run, version and
+day."""
+
+CHAMPION_OUTLET = AssetAlias("tailtower_champion_update")
+"""What publishes `CHAMPION`: an alias, because a run that promotes nothing must emit nothing."""
+
+
+class _RunsStep(BaseOperator):
+    """Runs one step process at a time and ends it when the task is stopped."""
+
+    ui_color = "#eaf3ee"
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.links: dict[str, str] = {}
+        self._process: StepProcess | None = None
+
+    def on_kill(self) -> None:
+        """Ends the step's process group: asks, then kills."""
+        if self._process is not None:
+            self.log.warning("stopping the step", pid=self._process.pid)
+            self._process.stop()
+
+    def run_process(self, context: Context, arguments: Sequence[str]) -> StepExit:
+        """Runs `python -m tasks` with these arguments; its output goes to the task's log."""
+        command = [step_python(), "-m", "tasks", *arguments]
+        self.log.info("starting", command=command, cwd=str(PROJECT_ROOT))
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        self._process = StepProcess(
+            command,
+            cwd=PROJECT_ROOT,
+            env=environment,
+            on_line=lambda line: self._log_line(context, line),
+        )
+        try:
+            return self._process.wait()
+        finally:
+            self._process = None
+
+    def keep(self, context: Context, result: dict[str, Any]) -> dict[str, Any]:
+        """Shows a step's result and returns what XCom may hold of it."""
+        facts = result.get("facts", {})
+        self.log.info("result", **_log_facts(facts))
+        self._keep_links(context, facts.get(LINKS_EVENT))
+        size = len(json.dumps(result))
+        if size <= XCOM_LIMIT_BYTES:
+            return result
+        self.log.warning("the facts are too big for XCom and stay in the lake", bytes=size)
+        return {key: value for key, value in result.items() if key != "facts"}
+
+    def _log_line(self, context: Context, line: str) -> None:
+        """Logs one line of a step's output; a structured line keeps its structure."""
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            entry = None
+        if not isinstance(entry, dict) or not isinstance(entry.get("event"), str):
+            self.log.info(line)
+            return
+        event = entry.pop("event")
+        if event == LINKS_EVENT:
+            self._keep_links(context, entry)
+        self.log.info(event, **_log_facts(entry))
+
+    def _keep_links(self, context: Context, reported: object) -> None:
+        """Makes the buttons of this task work with the addresses just reported."""
+        self.links |= web_addresses(reported)
+        for link in self.operator_extra_links:
+            if isinstance(link, StepLink) and link.address in self.links:
+                context["ti"].xcom_push(key=link.xcom_key, value=self.links[link.address])
+
+
+class StepOperator(_RunsStep):
+    """Runs one step of a run.
+
+    Args:
+        step: Name of the step.
+        run_spec: Location of the run's `run_spec.json`.
+        role: For a step that runs once for each role.
+    """
+
+    template_fields: Sequence[str] = ("run_spec", "role")
+
+    def __init__(self, *, step: str, run_spec: str, role: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.step = step
+        self.run_spec = run_spec
+        self.role = role
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Runs the step.
+
+        Returns:
+            Its result: outputs, digests and facts.
+
+        Raises:
+            AirflowFailException: It failed in a way that comes again.
+            AirflowException: It failed in a way that may go away.
+        """
+        ended = self.run_process(context, _step_arguments(self.step, self.run_spec, self.role))
+        result = _require_result(self.step, ended)
+        decision = result.get("facts", {}).get("decision")
+        if decision is not None:
+            context["ti"].xcom_push(key="decision", value=decision)
+        return self.keep(context, result)
+
+
+class TrainOperator(StepOperator):
+    """Trains the model of one role.
+
+    The step starts the training in a session of its own and follows it; a retry finds the
+    training that its predecessor left.
+    """
+
+    operator_extra_links = (MlflowRunLink(),)
+
+
+class CompareOperator(StepOperator):
+    """A step about the comparison of the run's models."""
+
+    operator_extra_links = (ComparisonLink(),)
+
+
+class PublishOperator(CompareOperator):
+    """Makes the champion available, and tells the consumers when it is a new one.
+
+    Args:
+        run_id: The run.
+        day: The run's day.
+    """
+
+    template_fields = (*StepOperator.template_fields, "run_id", "day")
+
+    def __init__(self, *, run_id: str, day: str, **kwargs: Any) -> None:
+        super().__init__(outlets=[CHAMPION_OUTLET], **kwargs)
+        self.run_id = run_id
+        self.day = day
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Runs the step; emits an event of the asset `CHAMPION` when this run was promoted."""
+        result = super().execute(context)
+        facts = result.get("facts", {})
+        if facts.get("promoted"):
+            extra = {"run_id": self.run_id, "day": self.day, "version": facts.get("version")}
+            context["outlet_events"][CHAMPION_OUTLET].add(CHAMPION, extra=extra)
+            self.log.info("new champion", **extra)
+        else:
+            self.log.info("no new champion, so no event for its consumers")
+        return result
+
+
+class ResolveRunOperator(_RunsStep):
+    """First step: fixes the run from its day, the trigger form and the pipeline file.
+
+    Its return value is the list of roles, because Airflow maps tasks over return values only;
+    `run_spec`, `run_id`, `day` and `window` are XComs of those names.
+    """
+
+    def execute(self, context: Context) -> list[str]:
+        """Resolves the run.
+
+        Returns:
+            The roles to train.
+
+        Raises:
+            AirflowSkipException: The logs end long before the day, and nobody asked for the day.
+            AirflowFailException: The form or the pipeline file is wrong.
+            AirflowException: A service that is needed does not answer.
+        """
+        ended = self.run_process(context, self._arguments(context))
+        if is_nothing_to_do(ended.status) and context["dag_run"].run_type != _MANUAL:
+            # A schedule that outlives its data would turn red every night and hide real failures.
+            raise AirflowSkipException("\n".join(ended.last_lines))
+        result = _require_result(RESOLVE.name, ended)
+        for key in ("run_spec", "run_id", "day", "window"):
+            if key in result:
+                context["ti"].xcom_push(key=key, value=result[key])
+        self.log.info("run", **_log_facts(result))
+        try:
+            return [str(role) for role in result["roles"]]
+        except KeyError as missing:
+            raise AirflowFailException(f"the resolved run has no {missing}: {result}") from None
+
+    @staticmethod
+    def _arguments(context: Context) -> list[str]:
+        params = context["params"]
+        try:
+            day = resolve_day(
+                params.get("day"), context.get("partition_key"), context["dag_run"].run_after
+            )
+        except ValueError as error:
+            raise AirflowFailException(str(error)) from error
+        arguments = [RESOLVE.name, "--config", params.get("config") or config_path()]
+        arguments += ["--day", day.isoformat()]
+        for override in overrides(params):
+            arguments += ["--set", override]
+        if params.get("force"):
+            arguments.append("--force")
+        return arguments
+
+
+class AwaitPartitionSensor(_RunsStep, BaseSensorOperator):
+    """Waits for the day's data without holding a worker: each look is a run of the step.
+
+    Args:
+        step: Name of the step.
+        run_spec: Location of the run's `run_spec.json`.
+    """
+
+    template_fields = ("run_spec",)
+
+    def __init__(self, *, step: str, run_spec: str, **kwargs: Any) -> None:
+        super().__init__(mode="reschedule", **kwargs)
+        self.step = step
+        self.run_spec = run_spec
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Looks once.
+
+        Raises:
+            AirflowFailException: Looking failed in a way that comes again.
+            AirflowException: Looking failed in a way that may go away.
+        """
+        ended = self.run_process(context, _step_arguments(self.step, self.run_spec))
+        if is_not_yet(ended.status):
+            self.log.info("the data is not there yet", next_look_seconds=self.poke_interval)
+            return PokeReturnValue(is_done=False)
+        return PokeReturnValue(True, self.keep(context, _require_result(self.step, ended)))
+
+
+def _step_arguments(step: str, run_spec: str, role: str | None = None) -> list[str]:
+    arguments = [step, "--run-spec", run_spec]
+    return arguments if role is None else [*arguments, "--role", role]
+
+
+def _require_result(step: str, ended: StepExit) -> dict[str, Any]:
+    if ended.status != 0:
+        raise failure(step, ended)
+    if ended.result is None:
+        raise AirflowFailException(
+            f"step '{step}' printed no result as its last line; are both sides of one version?"
+        )
+    return ended.result
+
+
+def _log_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts under names that the log does not use itself."""
+    own = ("event", "level", "timestamp", "logger", "exc_info", "stack_info", "exception")
+    return {f"{key}_" if key in own else key: value for key, value in facts.items()}

@@ -1,0 +1,43 @@
+"""What an installation may set about the DAGs, read from the environment.
+
+Environment variables, because they are the same for every parse: a value that changes from one
+parse to the next would make a new DAG version each time.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+PROJECT_ROOT = Path(__file__).resolve().parents[1]
+"""Working folder of the steps, so that `conf/demo.yaml` means here what it means on the command
+line."""
+
+DEFAULT_CONFIG = "conf/demo.yaml"
+
+
+def step_python() -> str:
+    """Interpreter that runs the steps: `TAILTOWER_PYTHON`, by default Airflow's own.
+
+    Airflow and the training stack may live in one environment or in two.
+    """
+    return os.environ.get("TAILTOWER_PYTHON") or sys.executable
+
+
+def config_path() -> str:
+    """Pipeline file when the trigger form names none: `TAILTOWER_CONFIG`, else the demo's."""
+    return os.environ.get("TAILTOWER_CONFIG") or DEFAULT_CONFIG
+
+
+def poll_seconds() -> float:
+    """Pause between two looks for the day's data: `TAILTOWER_POLL_SECONDS`, by default 60.
+
+    Raises:
+        ValueError: It is not a positive number.
+    """
+    text = os.environ.get("TAILTOWER_POLL_SECONDS") or "60"
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
+        raise ValueError(f"TAILTOWER_POLL_SECONDS must be a positive number of seconds: {text}")
+    return seconds

@@ -1,0 +1,275 @@
+"""Protects: what the operators do with a step's end: XCom, events, waiting, skipping, stopping."""
+
+import os
+import signal
+import stat
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowSkipException,
+)
+from airflow.sdk.types import TaskInstanceKey
+
+from dags.operators.step import (
+    CHAMPION,
+    CHAMPION_OUTLET,
+    XCOM_LIMIT_BYTES,
+    AwaitPartitionSensor,
+    PublishOperator,
+    ResolveRunOperator,
+    StepOperator,
+    TrainOperator,
+)
+
+
+class FakeTask:
+    """The part of a running task that the operators touch."""
+
+    def __init__(self) -> None:
+        self.xcoms: dict[str, Any] = {}
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        self.xcoms[key] = value
+
+    def get_first_reschedule_date(self, context: Any) -> None:
+        return None
+
+
+class FakeOutlet:
+    def __init__(self) -> None:
+        self.events: list[tuple[Any, dict[str, Any]]] = []
+
+    def add(self, asset: Any, extra: dict[str, Any]) -> None:
+        self.events.append((asset, extra))
+
+
+def context(run_type: str = "manual", **params: Any) -> dict[str, Any]:
+    run = SimpleNamespace(run_type=run_type, run_after=datetime(2026, 3, 10, tzinfo=UTC))
+    return {
+        "ti": FakeTask(),
+        "dag_run": run,
+        "params": params,
+        "outlet_events": {CHAMPION_OUTLET: FakeOutlet()},
+    }
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Makes a shell script play the interpreter; its arguments go to a file."""
+
+    def install(body: str) -> Path:
+        script = tmp_path / "python"
+        script.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path / "arguments"}\n{body}\n')
+        script.chmod(script.stat().st_mode | stat.S_IEXEC)
+        monkeypatch.setenv("TAILTOWER_PYTHON", str(script))
+        return tmp_path / "arguments"
+
+    return install
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; a dead one may wait for the system to reap it."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def step(**more: Any) -> StepOperator:
+    return StepOperator(task_id="count", step="count", run_spec="/lake/run_spec.json", **more)
+
+
+def run(operator: Any, given: dict[str, Any]) -> Any:
+    """Executes without the safeguard that wants a task runner."""
+    return type(operator).execute.__wrapped__(operator, given)
+
+
+def test_a_step_gets_its_arguments_and_returns_its_result(shell):
+    arguments = shell("""echo '{"step": "train", "facts": {"decision": "yes", "loss": 0.5}}'""")
+    given = context()
+    result = run(step(role="popularity"), given)
+    assert result == {"step": "train", "facts": {"decision": "yes", "loss": 0.5}}
+    assert given["ti"].xcoms == {"decision": "yes"}
+    assert arguments.read_text().split() == [
+        *("-m", "tasks", "count", "--run-spec", "/lake/run_spec.json", "--role", "popularity")
+    ]
+
+
+def test_facts_too_big_for_xcom_stay_in_the_lake(shell):
+    text = "x" * XCOM_LIMIT_BYTES
+    shell(f"""echo '{{"step": "count", "digests": {{"a": "b"}}, "facts": {{"text": "{text}"}}}}'""")
+    assert run(step(), context()) == {"step": "count", "digests": {"a": "b"}}
+
+
+def test_a_step_without_a_result_fails_for_good(shell):
+    shell("echo done")
+    with pytest.raises(AirflowFailException, match="no result"):
+        run(step(), context())
+
+
+def test_failures_reach_airflow(shell):
+    shell("echo 'columns are missing' >&2; exit 13")
+    with pytest.raises(AirflowFailException, match=r"ContractError.*\n.*columns are missing"):
+        run(step(), context())
+    shell("exit 18")
+    with pytest.raises(AirflowException, match="ClusterError") as raised:
+        run(step(), context())
+    assert not isinstance(raised.value, AirflowFailException)
+
+
+def test_a_link_works_while_the_step_runs(shell, tmp_path: Path):
+    shell(f"""
+        echo '{{"event": "links", "mlflow_run": "http://127.0.0.1:5000/#/runs/1"}}' >&2
+        while [ ! -e {tmp_path / "go"} ]; do sleep 0.05; done
+        echo '{{"step": "train.candidate"}}'
+    """)
+    operator = TrainOperator(task_id="train", step="train", run_spec="x", role="candidate")
+    given = context()
+    worker = threading.Thread(target=run, args=(operator, given))
+    worker.start()
+    key = TrainOperator.operator_extra_links[0].xcom_key
+    deadline = time.monotonic() + 10
+    while key not in given["ti"].xcoms and time.monotonic() < deadline:
+        time.sleep(0.02)
+    still_running = worker.is_alive()
+    (tmp_path / "go").touch()
+    worker.join(10)
+    assert still_running
+    assert given["ti"].xcoms == {key: "http://127.0.0.1:5000/#/runs/1"}
+    # At the end Airflow asks the link itself and stores that.
+    link = TrainOperator.operator_extra_links[0]
+    attempt = TaskInstanceKey("daily_retrain", "train", "run")
+    assert link.get_link(operator, ti_key=attempt) == "http://127.0.0.1:5000/#/runs/1"
+
+
+def test_lines_with_the_logs_own_words_do_not_break_it(shell):
+    shell("""
+        echo '{"event": "fit", "level": "x", "timestamp": 1, "logger": 2, "exc_info": 3}' >&2
+        echo '100% of "rows" %s {}' >&2
+        echo '{"facts": {"event": "e", "level": "l"}}'
+    """)
+    assert run(step(), context()) == {"facts": {"event": "e", "level": "l"}}
+
+
+def publish() -> PublishOperator:
+    return PublishOperator(
+        task_id="publish", step="publish", run_spec="x", run_id="r-1", day="2026-03-09"
+    )
+
+
+def test_a_new_champion_is_announced(shell):
+    shell("""echo '{"facts": {"promoted": true, "version": "7"}}'""")
+    given = context()
+    run(publish(), given)
+    extra = {"run_id": "r-1", "day": "2026-03-09", "version": "7"}
+    assert given["outlet_events"][CHAMPION_OUTLET].events == [(CHAMPION, extra)]
+
+
+@pytest.mark.parametrize("facts", ["{}", '{"promoted": false, "version": "6"}'])
+def test_no_new_champion_is_not_announced(shell, facts: str):
+    shell(f"""echo '{{"facts": {facts}}}'""")
+    given = context()
+    run(publish(), given)
+    assert given["outlet_events"][CHAMPION_OUTLET].events == []
+
+
+RESOLVED = (
+    '{"run_spec": "/l/run_spec.json", "run_id": "r", "day": "2026-03-09", "roles": ["a", "b"]}'
+)
+
+
+def test_resolving_passes_the_form_on(shell):
+    arguments = shell(f"echo '{RESOLVED}'")
+    given = context(config="conf/other.yaml", day="2026-03-01", epochs=3, force=True, dim=None)
+    assert run(ResolveRunOperator(task_id="resolve_run"), given) == ["a", "b"]
+    assert given["ti"].xcoms == {"run_spec": "/l/run_spec.json", "run_id": "r", "day": "2026-03-09"}
+    assert arguments.read_text().split() == [
+        *("-m", "tasks", "resolve_run", "--config", "conf/other.yaml", "--day", "2026-03-01"),
+        *("--set", "training.epochs=3", "--force"),
+    ]
+
+
+def test_resolving_takes_the_partition(shell):
+    arguments = shell(f"echo '{RESOLVED}'")
+    run(ResolveRunOperator(task_id="resolve_run"), context() | {"partition_key": "2026-01-31"})
+    assert "2026-01-31" in arguments.read_text().split()
+
+
+def test_resolving_refuses_a_form_against_its_partition(shell):
+    shell("exit 99")
+    given = context(day="2026-03-01") | {"partition_key": "2026-01-31"}
+    with pytest.raises(AirflowFailException, match="leave the day empty"):
+        run(ResolveRunOperator(task_id="resolve_run"), given)
+
+
+@pytest.mark.parametrize(
+    ("run_type", "raised"),
+    [
+        ("manual", AirflowFailException),
+        ("scheduled", AirflowSkipException),
+        ("backfill", AirflowSkipException),
+    ],
+)
+def test_the_end_of_the_logs_skips_what_nobody_asked_for(shell, run_type: str, raised):
+    shell("echo 'the newest day is 2026-01-31' >&2; exit 20")
+    with pytest.raises(raised, match="newest day is 2026-01-31"):
+        run(ResolveRunOperator(task_id="resolve_run"), context(run_type))
+
+
+def sensor() -> AwaitPartitionSensor:
+    return AwaitPartitionSensor(
+        task_id="await_partition", step="await_partition", run_spec="x", poke_interval=90
+    )
+
+
+def test_waiting_gives_the_worker_back(shell):
+    shell("exit 14")
+    before = datetime.now(UTC)
+    with pytest.raises(AirflowRescheduleException) as raised:
+        run(sensor(), context())
+    pause = (raised.value.reschedule_date - before).total_seconds()
+    assert 90 <= pause < 120
+
+
+def test_the_end_of_the_wait_returns_the_result(shell):
+    shell("""echo '{"step": "await_partition", "facts": {"days": 3}}'""")
+    assert run(sensor(), context()) == {"step": "await_partition", "facts": {"days": 3}}
+
+
+@pytest.mark.parametrize("status", [15, 1])
+def test_a_look_that_fails_is_not_taken_for_an_absent_day(shell, status: int):
+    shell(f"exit {status}")
+    with pytest.raises(AirflowException) as raised:
+        run(sensor(), context())
+    assert not isinstance(raised.value, AirflowRescheduleException)
+
+
+@pytest.mark.faults
+def test_a_stopped_task_leaves_no_process(shell, tmp_path: Path):
+    """As the task runner does it: the signal handler calls on_kill, then the task goes on."""
+    shell(f"sleep 60 & echo $! > {tmp_path / 'pid'}; wait")
+    operator = step()
+    handler = signal.signal(signal.SIGTERM, lambda *_: operator.on_kill())
+    killer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM))
+    killer.start()
+    try:
+        with pytest.raises(AirflowException, match="SIGTERM"):
+            run(operator, context())
+    finally:
+        killer.join()
+        signal.signal(signal.SIGTERM, handler)
+    assert not is_alive(int((tmp_path / "pid").read_text()))
+
+
+def test_stopping_a_task_that_runs_nothing_is_fine():
+    step().on_kill()

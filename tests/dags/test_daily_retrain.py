@@ -1,0 +1,112 @@
+"""Protects: the rules that every DAG here keeps, and that the DAG is the table of steps."""
+
+import json
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk import TriggerRule
+
+from dags.daily_retrain import dag
+from dags.settings import poll_seconds
+from dags.triage import _DO, dag_notes
+from tasks import errors
+from tasks.steps import RESOLVE, STEPS, Step
+
+ROWS = {step.name: step for step in (RESOLVE, *STEPS)}
+
+
+def test_one_task_for_each_row_of_the_table():
+    assert [task.task_id for task in dag.topological_sort()] == list(ROWS)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_task_follows_its_row(name: str):
+    row: Step = ROWS[name]
+    task: Any = dag.get_task(name)
+    # A mapped task also follows the one whose result it is mapped over.
+    assert task.upstream_task_ids == {*row.needs, *(["resolve_run"] if row.each_role else [])}
+    assert task.task_group.group_display_name == row.group
+    assert task.retries == row.retries
+    assert task.pool == (row.pool or "default_pool")
+    assert task.is_mapped is row.each_role
+    if name == "await_partition":
+        assert task.timeout == row.timeout_minutes * 60
+        assert task.execution_timeout == timedelta(minutes=10)
+        assert task.reschedule
+    else:
+        assert task.execution_timeout == timedelta(minutes=row.timeout_minutes)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_task_has_an_owner_and_notes(name: str):
+    task: Any = dag.get_task(name)
+    assert task.owner == "tailtower"
+    assert f"### {name}: {ROWS[name].summary}" in task.doc_md
+    rows = [line for line in task.doc_md.splitlines() if line.startswith("| ")]
+    assert len(rows) >= 2
+    assert all(line.count("|") == 4 for line in rows)
+
+
+def test_the_dag_has_what_people_look_for():
+    assert {"tailtower", "retraining"} <= dag.tags
+    assert dag.description
+    assert dag.max_active_runs == 1
+    assert dag.catchup is False
+    assert dag.dagrun_timeout == timedelta(hours=48)
+    assert dag.owner == "tailtower"
+
+
+def test_a_task_only_waits_for_success():
+    """A step must never start on what a failed one left."""
+    assert {task.trigger_rule for task in dag.tasks} == {TriggerRule.ALL_SUCCESS}
+
+
+def test_the_notes_say_what_to_do_about_every_error():
+    classes: list[Any] = [cls for cls in vars(errors).values() if isinstance(cls, type)]
+    notes = dag_notes()
+    assert {cls.__name__ for cls in classes} - {"TailtowerError"} == set(_DO)
+    for cls in classes:
+        retried = "yes" if cls.transient else "no"
+        assert f"| `{cls.__name__}` | {cls.exit_code} | {retried} |" in notes
+
+
+def test_nothing_in_the_dag_depends_on_the_calendar():
+    """Else Airflow would store a new version of the DAG every day."""
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    text = json.dumps(DagSerialization.serialize_dag(dag))
+    assert "daily_retrain" in text
+    start = 1704067200.0  # 2024-01-01, the start date
+    times = {float(number) for number in re.findall(r"\b1[67]\d{8}(?:\.\d+)?\b", text)}
+    assert times == {start}
+    assert not re.findall(r"\b20\d\d-\d\d-\d\d\b", text)
+
+
+def test_the_serialized_dag_is_whole():
+    """The scheduler and the UI see the serialized form only."""
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    seen = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+    assert seen.get_task("train").operator_extra_link_dict.keys() == {"MLflow run"}
+    for name in ("compare", "publish"):
+        assert seen.get_task(name).operator_extra_link_dict.keys() == {"Comparison in MLflow"}
+    assert seen.get_task("train").map_index_template == "{{ task.role }}"
+    assert seen.timetable.partitioned
+    assert [outlet.name for outlet in seen.get_task("publish").outlets] == [
+        "tailtower_champion_update"
+    ]
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("", 60.0), ("5", 5.0), ("0.5", 0.5)])
+def test_the_pause_between_two_looks_can_be_set(monkeypatch, text: str, seconds: float):
+    monkeypatch.setenv("TAILTOWER_POLL_SECONDS", text)
+    assert poll_seconds() == seconds
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "inf", "nan", "soon"])
+def test_a_pause_that_is_none_is_refused(monkeypatch, text: str):
+    monkeypatch.setenv("TAILTOWER_POLL_SECONDS", text)
+    with pytest.raises(ValueError, match=r"POLL_SECONDS|could not convert"):
+        poll_seconds()
