@@ -153,6 +153,8 @@ class GateSettings(Settings):
     """Guardrail: parameters of the candidate over the champion's."""
     promote: Literal["auto", "ask", "never"] = "auto"
     """`auto` moves the alias, `ask` only proposes, `never` records the decision."""
+    allow_older: bool = False
+    """Whether a champion of a later day may be replaced, as after a bad day was rolled back."""
 
 
 class PipelineConfig(Settings):
