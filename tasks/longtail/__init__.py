@@ -1,0 +1,1 @@
+"""Counting, vocabularies and examples for IDs with a long tail."""

@@ -1,0 +1,149 @@
+"""Which IDs own a row tomorrow: a pure function of yesterday's vocabulary and the counts.
+
+An ID is admitted when its decayed count reaches `min_count` and stays until it falls below
+`keep_count` or has not been seen for `ttl_days`. `coverage` replaces `min_count`, `max_rows`
+caps the number of owners; under both, an owner competes with its count raised by
+`min_count / keep_count`, which is the same head start that hysteresis gives it otherwise.
+"""
+
+from __future__ import annotations
+
+from datetime import date
+
+import numpy as np
+import polars as pl
+
+from tasks.config import VocabularySettings
+from tasks.errors import DataError
+from tasks.longtail.vocabulary_table import Changes, Vocabulary, empty_table
+from tasks.longtail.window import UNIT
+
+_ORDER = ("strength", "units", "id")
+_DESCENDING = (True, True, False)
+
+
+def next_vocabulary(
+    previous: Vocabulary | None,
+    counts_window: pl.DataFrame,
+    policy: VocabularySettings,
+    day: date,
+) -> Vocabulary:
+    """The vocabulary of a day.
+
+    Args:
+        previous: The vocabulary of the day before; None for the first one.
+        counts_window: `id`, `units` and `last_seen` of every ID seen in the window (see
+            `window.merge_window`), in any order; all days lie before `day`.
+        policy: The settings.
+        day: Day that the vocabulary is for.
+
+    Raises:
+        DataError: The IDs are of another type than those of the previous vocabulary.
+    """
+    before = _owners_before(previous, counts_window)
+    candidates = _candidates(before, counts_window, policy, day)
+    admitted = _admit(candidates, int(counts_window["units"].sum() or 0), policy)
+    return _place(before, admitted, policy, day)
+
+
+def _owners_before(previous: Vocabulary | None, window: pl.DataFrame) -> pl.DataFrame:
+    dtype = window.schema["id"]
+    if previous is None or previous.table.is_empty():
+        return empty_table(dtype)
+    known = previous.table.schema["id"]
+    if window.is_empty():
+        return previous.table
+    if known != dtype:
+        raise DataError(
+            f"the IDs changed their type from {known} to {dtype}",
+            fix="deliver all days with one type, or start a new lake",
+        )
+    return previous.table
+
+
+def _candidates(
+    before: pl.DataFrame, window: pl.DataFrame, policy: VocabularySettings, day: date
+) -> pl.DataFrame:
+    """IDs that may own a row, with `units`, `row` (null unless owner) and `strength`."""
+    needed = 1 if policy.coverage is not None else policy.min_count * UNIT
+    owners = before.select("id", "row", "since", seen_before="last_seen").join(
+        window.cast({"id": before.schema["id"]}) if window.is_empty() else window,
+        on="id",
+        how="left",
+    )
+    owners = owners.select(
+        "id",
+        pl.col("units").fill_null(0),
+        pl.max_horizontal("last_seen", "seen_before").alias("last_seen"),
+        "row",
+        "since",
+    )
+    floor = 0.0 if policy.coverage is not None else policy.kept_from * UNIT
+    owners = owners.filter(pl.col("units") >= floor)
+    others = window.filter(pl.col("units") >= needed)
+    if not before.is_empty():
+        others = others.join(before, on="id", how="anti")
+    others = others.select(
+        pl.col("id").cast(before.schema["id"]),
+        "units",
+        "last_seen",
+        pl.lit(None, pl.Int32).alias("row"),
+        pl.lit(None, pl.Date).alias("since"),
+    )
+    # Under a head start without bound (keep_count 0) an owner never yields to a newcomer.
+    lead = float(policy.min_count / policy.kept_from) if policy.kept_from > 0 else float("inf")
+    strength = pl.col("units").cast(pl.Float64)
+    raised = strength * lead if np.isfinite(lead) else pl.lit(float("inf"))
+    both = pl.concat([owners, others]).with_columns(
+        pl.when(pl.col("row").is_null()).then(strength).otherwise(raised).alias("strength")
+    )
+    if policy.ttl_days is not None:
+        unseen_days = (pl.lit(day) - pl.col("last_seen")).dt.total_days() - 1
+        both = both.filter(unseen_days < policy.ttl_days)
+    return both
+
+
+def _admit(candidates: pl.DataFrame, total: int, policy: VocabularySettings) -> pl.DataFrame:
+    if policy.coverage is None and policy.max_rows is None:
+        return candidates
+    ordered = candidates.sort(_ORDER, descending=_DESCENDING)
+    if policy.coverage is not None:
+        covered_before = pl.col("units").cum_sum() - pl.col("units")
+        ordered = ordered.filter(covered_before < policy.coverage * total)
+    return ordered if policy.max_rows is None else ordered.head(policy.max_rows)
+
+
+def _place(
+    before: pl.DataFrame, admitted: pl.DataFrame, policy: VocabularySettings, day: date
+) -> Vocabulary:
+    """Keeps the rows of those who stay; newcomers take the lowest free rows, strongest first."""
+    stay = admitted.filter(pl.col("row").is_not_null())
+    come = admitted.filter(pl.col("row").is_null()).sort(["units", "id"], descending=[True, False])
+    first = policy.tail_buckets + 1
+    top = int(before["row"].to_numpy().max()) + 1 if before.height else first
+    free = np.setdiff1d(np.arange(first, top), stay["row"].to_numpy(), assume_unique=True)
+    reused = free[: come.height]
+    fresh = np.arange(top, top + come.height - reused.size)
+    rows = np.concatenate([reused, fresh])
+    if rows.size and rows[-1] > np.iinfo(np.int32).max:
+        raise DataError("more rows than an embedding table can have", fix="set max_rows")
+    come = come.with_columns(pl.Series("row", rows, dtype=pl.Int32), pl.lit(day).alias("since"))
+    table = (
+        pl.concat([stay, come])
+        .sort("row")
+        .select(
+            "id",
+            "row",
+            (pl.col("units") / UNIT).alias("count"),
+            "last_seen",
+            "since",
+        )
+    )
+    changes = Changes(
+        kept=stay.height,
+        promoted=come.height,
+        demoted=before.height - stay.height,
+        new_rows=int(fresh.size),
+        reused_rows=int(reused.size),
+    )
+    return Vocabulary(policy, table, changes)

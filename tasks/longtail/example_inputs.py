@@ -1,0 +1,128 @@
+"""What the examples of a run are made from; reads manifests only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, date, datetime
+from typing import Any
+
+from tasks.errors import UpstreamError
+from tasks.lake import Lake, Published
+from tasks.longtail.count_plan import first_test_day
+from tasks.longtail.features import FeaturePlan, item_features, user_features
+from tasks.run_spec import RunSpec
+
+_FORMAT = 1
+"""Changes when the examples change for the same input."""
+
+
+@dataclass(frozen=True)
+class ExampleInputs:
+    """Files and settings of a run's examples.
+
+    Attributes:
+        train: Files of interactions that are trained on.
+        test: Files of interactions of the test days.
+        items: Files of the items table up to the last test day, oldest day first.
+        users_before: Files of the users table of the days before the first test day.
+        users_until: Files of the users table up to the last test day.
+        bytes: Size of the interactions.
+        rows: Rows of the interactions that are trained on.
+        cut_us: Start of the first test day, microseconds since 1970.
+        vocabularies: Lake path of each table's vocabulary.
+        tables: Rows and hashes of each table, and the digest of its vocabulary.
+        digests: Digest of every input.
+        settings: Settings that shape the examples.
+    """
+
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+    items: tuple[str, ...]
+    users_before: tuple[str, ...]
+    users_until: tuple[str, ...]
+    bytes: int
+    rows: int
+    cut_us: int
+    vocabularies: Mapping[str, str]
+    table_rows: Mapping[str, int]
+    table_hashes: Mapping[str, int]
+    user_features: tuple[FeaturePlan, ...]
+    item_features: tuple[FeaturePlan, ...]
+    history_length: int
+    seed: int
+    digests: Mapping[str, str]
+    settings: Mapping[str, Any]
+
+
+def gather_inputs(spec: RunSpec) -> ExampleInputs:
+    """Collects the inputs from the results of the earlier steps.
+
+    Raises:
+        UpstreamError: A step has not finished.
+        ConfigError: A feature cannot be read from its table.
+    """
+    lake = spec.lake()
+    arrived = spec.require("await_partition")
+    raw = {"interactions": {}, "items": {}, "users": {}}  # type: dict[str, dict[date, Published]]
+    digests = {}
+    for name in sorted(arrived.outputs):
+        dataset, day = name.split("/")
+        if dataset in raw:
+            raw[dataset][date.fromisoformat(day)] = _partition(lake, dataset, day)
+            digests[name] = arrived.digests[name]
+    vocabularies = {name: spec.output("vocabulary", name) for name in spec.config.tables}
+    digests |= {f"vocabulary/{name}": found.digest for name, found in vocabularies.items()}
+    interactions = raw["interactions"]
+    before = {day: found for day, found in raw["users"].items() if day < first_test_day(spec)}
+    users, items = user_features(spec.config), item_features(spec.config)
+    cut = datetime.combine(first_test_day(spec), datetime.min.time(), UTC)
+    seed = spec.config.training.seed
+    read = [interactions[day] for day in (*spec.train_days, *spec.test_days)]
+    return ExampleInputs(
+        train=_files({day: interactions[day] for day in spec.train_days}),
+        test=_files({day: interactions[day] for day in spec.test_days}),
+        items=_files(raw["items"]),
+        users_before=_files(before),
+        users_until=_files(raw["users"]),
+        bytes=sum(entry.bytes for found in read for entry in found.manifest.files),
+        rows=sum(interactions[day].manifest.rows for day in spec.train_days),
+        cut_us=int(cut.timestamp()) * 1_000_000,
+        vocabularies={name: found.path for name, found in vocabularies.items()},
+        table_rows={n: int(v.manifest.meta["rows"]) for n, v in vocabularies.items()},
+        table_hashes={n: int(v.manifest.meta["hashes"]) for n, v in vocabularies.items()},
+        user_features=users,
+        item_features=items,
+        history_length=spec.config.history_length,
+        seed=seed,
+        digests=digests,
+        settings={
+            "format": _FORMAT,
+            "train_days": [str(day) for day in spec.train_days],
+            "test_days": [str(day) for day in spec.test_days],
+            "user_features": [asdict(plan) for plan in users],
+            "item_features": [asdict(plan) for plan in items],
+            "history_length": spec.config.history_length,
+            "seed": seed,
+        },
+    )
+
+
+def _partition(lake: Lake, dataset: str, day: str) -> Published:
+    found = lake.partition(f"raw/{dataset}", date.fromisoformat(day))
+    if found is None:
+        raise UpstreamError(
+            "a partition that had arrived is gone",
+            where=f"{lake.url}/raw/{dataset}/dt={day}",
+            fix="deliver it again, or resolve the run again",
+        )
+    return found
+
+
+def _files(partitions: Mapping[date, Published]) -> tuple[str, ...]:
+    return tuple(
+        path
+        for day in sorted(partitions)
+        for path in sorted(partitions[day].files())
+        if path.endswith(".parquet")
+    )

@@ -1,0 +1,110 @@
+"""The newest attributes of each user and item as of a day."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+import pyarrow as pa
+
+from tasks.errors import DataError
+from tasks.lake import Lake
+from tasks.longtail.columns import collect, id_field, read_schema, scan
+from tasks.longtail.features import FeaturePlan
+
+TITLE = "title"
+
+
+def newest_rows(
+    lake: Lake,
+    dataset: str,
+    files: Sequence[str],
+    key: str,
+    features: Sequence[FeaturePlan],
+    *,
+    title: bool = False,
+) -> pl.DataFrame:
+    """One row for each ID of a side table: the newest.
+
+    Args:
+        lake: The lake.
+        dataset: Name of the side table, for messages.
+        files: Its files, oldest day first, by name within a day; a later row replaces an
+            earlier one.
+        key: Column of the IDs.
+        features: Features of the tower; their attribute columns are read.
+        title: Whether the optional column `title` is read; null where it is absent.
+
+    Returns:
+        `key`, `title` when asked for, and the attribute columns; features of kind `list` are
+        lists.
+
+    Raises:
+        DataError: There is no file, or a column is missing or of the wrong kind.
+    """
+    wanted = {plan.column: plan for plan in features if plan.source == "attribute"}
+    if not files:
+        raise DataError(
+            f"the lake has no raw/{dataset} that the model's features could be read from",
+            where=f"{lake.url}/raw/{dataset}, features {', '.join(sorted(wanted))}",
+            fix=f"deliver raw/{dataset}, or take the features out of the model",
+        )
+    frames = [_read(lake, dataset, path, key, wanted, title=title) for path in files]
+    for path, frame in zip(files, frames, strict=True):
+        if frame.schema != frames[0].schema:
+            raise DataError(
+                f"raw/{dataset} changed the type of a column: {dict(frame.schema)} after "
+                f"{dict(frames[0].schema)}",
+                where=f"{lake.url}/{path}",
+                fix="deliver all days with one type",
+            )
+    return pl.concat(frames).unique(key, keep="last", maintain_order=True)
+
+
+def _read(
+    lake: Lake,
+    dataset: str,
+    path: str,
+    key: str,
+    wanted: Mapping[str, FeaturePlan],
+    *,
+    title: bool,
+) -> pl.DataFrame:
+    schema = read_schema(lake, path).schema.to_arrow_schema()
+    where = f"{lake.url}/{path} (data set raw/{dataset})"
+    columns = [key, *wanted]
+    key_type, key_listed = id_field(schema, key, where)
+    if key_listed:
+        raise DataError(f"column '{key}' holds lists", where=where, fix="deliver one ID a row")
+    picked = [pl.col(key).cast(key_type)]
+    if title:
+        picked.append(_title(schema, where))
+        if TITLE in schema.names and TITLE not in columns:
+            columns.append(TITLE)
+    for column, plan in wanted.items():
+        dtype, listed = id_field(schema, column, where)
+        value = pl.col(column)
+        if listed and not plan.listed:
+            raise DataError(
+                f"column '{column}' holds lists, but feature '{plan.name}' is of kind id",
+                where=where,
+                fix=f"set `kind: list` for feature '{plan.name}'",
+            )
+        if listed:
+            value = value.cast(pl.List(dtype))
+        elif plan.listed:
+            single = pl.concat_list(value.cast(dtype))
+            value = pl.when(value.is_null()).then(None).otherwise(single).alias(column)
+        else:
+            value = value.cast(dtype)
+        picked.append(value)
+    query = scan(lake, path, columns).select(picked).filter(pl.col(key).is_not_null())
+    return collect(lake, path, [query])[0]
+
+
+def _title(schema: pa.Schema, where: str) -> pl.Expr:
+    if TITLE not in schema.names:
+        return pl.lit(None, pl.String).alias(TITLE)
+    if id_field(schema, TITLE, where)[0] != pl.String():
+        raise DataError("column 'title' is no text", where=where, fix="deliver it as string")
+    return pl.col(TITLE).cast(pl.String)

@@ -1,0 +1,68 @@
+"""Step: gives frequent IDs rows of their own; all others share tail buckets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import date
+
+from tasks.lake import Lake, Output, Published
+from tasks.longtail.chain import HEALTH, Chain
+from tasks.longtail.count_plan import first_test_day
+from tasks.run_spec import RunSpec, StepResult
+
+
+def run(spec: RunSpec) -> StepResult:
+    """Makes the vocabularies of the run's first test day, and all before it that are missing.
+
+    Returns:
+        One output for each table, and `pictures` with `<table>.png` for each; facts: for each
+        table its rows and the share of events that own rows cover, and `built`, the vocabularies
+        that had to be made.
+
+    Raises:
+        UpstreamError: The days have not been counted.
+        DataError: The IDs of a table changed their type.
+    """
+    counted = spec.require("count")
+    outputs = {}
+    facts: dict[str, object] = {}
+    built = 0
+    for name, table in sorted(spec.config.tables.items()):
+        counts = {
+            date.fromisoformat(output.split("/")[1]): (path, counted.digests[output])
+            for output, path in counted.outputs.items()
+            if output.split("/")[0] == name
+        }
+        chain = Chain(spec.lake(), name, table, spec.config.data.window_days, counts)
+        outputs[name] = chain.until(first_test_day(spec))
+        built += chain.built
+        health = outputs[name].manifest.meta["health"]
+        facts[name] = {key: health[key] for key in ("rows", "rows_saved_share", "covered_share")}
+    pictures = _draw(spec, spec.lake(), outputs)
+    return StepResult.of("vocabulary", {**outputs, PICTURES: pictures}, built=built, tables=facts)
+
+
+PICTURES = "pictures"
+"""Output with the rank-frequency pictures."""
+_PICTURE_FORMAT = 1
+
+
+def _draw(spec: RunSpec, lake: Lake, vocabularies: Mapping[str, Published]) -> Published:
+    """Pictures of the run's vocabularies only: a chain that is caught up needs none between."""
+
+    def write(output: Output) -> None:
+        from tasks.longtail.long_tail_picture import draw
+
+        for name, vocabulary in vocabularies.items():
+            health = json.loads(lake.read_text(vocabulary.file(HEALTH)))
+            title = f"{spec.config.tables[name].source} before {first_test_day(spec)}"
+            output.write_bytes(f"{name}.png", draw(health, f"{name}: {title}"))
+
+    return lake.build(
+        "reports/long_tail",
+        first_test_day(spec),
+        write,
+        inputs={name: vocabulary.digest for name, vocabulary in vocabularies.items()},
+        settings={"format": _PICTURE_FORMAT},
+    )
