@@ -1,0 +1,211 @@
+"""Checks of a whole day: numbers merged exactly over its files, judged on one small table.
+
+The table has a row for each day and a column for each rule; Great Expectations compares every
+column with the rule's bound. Counts are exact, whatever the number of files or batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time
+from statistics import median
+from typing import Any
+
+import pyarrow as pa
+
+from data_contracts.contract import Contract
+from data_contracts.data_files import DataFiles
+from data_contracts.footer_checks import FooterReport
+from data_contracts.partition_checks import READING, SAMPLES, Tally
+from data_contracts.result import RuleResult
+from data_contracts.rules import Bound, Rule, shown
+
+_MICROS_PER_HOUR = 3_600_000_000
+_EXPECTATIONS: dict[str, tuple[str, bool]] = {
+    # operator: which ends of the interval its numbers are, and whether they are outside of it
+    "mustBe": ("both", False),
+    "mustBeGreaterThan": ("low", True),
+    "mustBeGreaterOrEqualTo": ("low", False),
+    "mustBeLessThan": ("high", True),
+    "mustBeLessOrEqualTo": ("high", False),
+    "mustBeBetween": ("both", False),
+}
+
+
+@dataclass
+class DayMeasures:
+    """Everything measured on one day, before it is judged.
+
+    Attributes:
+        day: The day, None for files outside a partition.
+        report: The footers.
+        tallies: Merged tally of each rule that reads values or footers, by the rule's key.
+        trailing: Rows of the days before, for the rules that compare with them.
+    """
+
+    day: date | None
+    report: FooterReport
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    trailing: Mapping[date, int] = field(default_factory=dict)
+
+
+def duplicates(
+    contract: Contract, data: DataFiles, report: FooterReport, key: tuple[str, ...]
+) -> Tally:
+    """Counts rows whose key an earlier row of the day has already, over all its files.
+
+    DuckDB groups the key columns; what does not fit into memory goes to its temporary files.
+    Keys with a null are left to the rules about nulls.
+    """
+    import duckdb
+
+    first = next(data.batches(report.footers[0].file, key))
+    schema = first.schema
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for footer in report.footers:
+            for batch in data.batches(footer.file, key):
+                yield batch.select(schema.names).cast(schema)
+
+    reader = pa.RecordBatchReader.from_batches(schema, batches())
+    names = ", ".join(f'"{name}"' for name in (n.replace('"', '""') for n in key))
+    present = " AND ".join(f"{name} IS NOT NULL" for name in names.split(", "))
+    with duckdb.connect() as connection:
+        connection.register("rows", reader)
+        connection.execute(
+            f"CREATE TEMP TABLE repeated AS SELECT {names}, count(*) AS n FROM rows "
+            f"WHERE {present} GROUP BY ALL HAVING count(*) > 1"
+        )
+        extra = connection.execute("SELECT coalesce(sum(n - 1), 0) FROM repeated").fetchone()
+        keys = connection.execute(
+            f"SELECT {names} FROM repeated ORDER BY n DESC, {names} LIMIT {SAMPLES}"
+        ).fetchall()
+    columns = [contract.is_personal((name,)) for name in key]
+    samples = [
+        "/".join(shown(value, personal=columns[n]) for n, value in enumerate(key)) for key in keys
+    ]
+    return Tally(count=int(extra[0]) if extra else 0, of=report.rows, samples=samples)
+
+
+def judge(contract: Contract, days: Sequence[DayMeasures]) -> list[tuple[RuleResult, ...]]:
+    """Judges every rule of every day; the results of each day in the contract's order."""
+    from data_contracts.expectations import Expectation, FrameValidation
+
+    numbers = [
+        {rule.key: number for rule in contract.rules if (number := _number(rule, d)) is not None}
+        for d in days
+    ]
+    rules = [rule for rule in contract.rules if any(rule.key in row for row in numbers)]
+    if not rules:
+        return [() for _ in days]
+    import pandas as pd
+
+    table = {
+        rule.key: pa.array([_as_judged(rule.bound, row.get(rule.key)) for row in numbers])
+        for rule in rules
+    }
+    frame = pa.table(table).to_pandas(types_mapper=pd.ArrowDtype)
+    expectations = [Expectation(r.key, *_expectation(r)) for r in rules]
+    outcomes = FrameValidation(expectations, sample=len(days)).run(frame)
+    broken = {key: set(outcome.rows) for key, outcome in outcomes.items()}
+    return [
+        tuple(
+            _result(rule, day, numbers[n][rule.key], passed=n not in broken[rule.key])
+            for rule in rules
+            if rule.key in numbers[n]
+        )
+        for n, day in enumerate(days)
+    ]
+
+
+def _number(rule: Rule, day: DayMeasures) -> float | None:
+    """The number that a rule's bound is about; None when the rule does not apply to the day."""
+    if rule.measure in READING or rule.measure == "duplicates":
+        tally = day.tallies.get(rule.key)
+        if tally is None:
+            return None
+        if rule.measure == "staleness":
+            if tally.newest is None or day.day is None:
+                return None
+            end = datetime.combine(day.day, time(), UTC).timestamp() * 1e6 + 24 * _MICROS_PER_HOUR
+            return (end - tally.newest) / _MICROS_PER_HOUR
+        if rule.bound.unit == "percent":
+            return 100.0 * tally.count / tally.of if tally.of else 0.0
+        return tally.count
+    if rule.measure == "rows":
+        return day.report.rows
+    usual = _usual(rule, day)
+    return None if usual is None else day.report.rows / usual
+
+
+def _usual(rule: Rule, day: DayMeasures) -> float | None:
+    """Median of the rows of the days before; None with too few days, or rows, to tell."""
+    rows = [count for moment, count in sorted(day.trailing.items())][-rule.settings["days"] :]
+    if len(rows) < max(rule.settings["minimumDays"], 1):
+        return None
+    usual = float(median(rows))
+    return usual if usual >= max(rule.settings["minimumRows"], 1) else None
+
+
+def _as_judged(bound: Bound, number: float | None) -> float | None:
+    """The number as its expectation sees it: 1 inside, 0 outside for `mustNotBeBetween`.
+
+    Great Expectations knows no "outside of an interval".
+    """
+    if number is None or bound.operator != "mustNotBeBetween":
+        return number
+    low, high = bound.values
+    return float(low <= number <= high)
+
+
+def _expectation(rule: Rule) -> tuple[str, str, dict[str, Any]]:
+    """Class, column and arguments of the expectation that holds a rule's bound."""
+    operator, values = rule.bound.operator, rule.bound.values
+    if operator == "mustNotBe":
+        return "ExpectColumnValuesToNotBeInSet", rule.key, {"value_set": list(values)}
+    if operator == "mustNotBeBetween":
+        return "ExpectColumnValuesToBeInSet", rule.key, {"value_set": [0.0]}
+    ends, strict = _EXPECTATIONS[operator]
+    arguments: dict[str, Any] = {}
+    if ends in ("low", "both"):
+        arguments |= {"min_value": values[0], "strict_min": strict}
+    if ends in ("high", "both"):
+        arguments |= {"max_value": values[-1], "strict_max": strict}
+    return "ExpectColumnValuesToBeBetween", rule.key, arguments
+
+
+def _result(rule: Rule, day: DayMeasures, number: float, *, passed: bool) -> RuleResult:
+    tally = day.tallies.get(rule.key, Tally())
+    files = sorted(tally.files)
+    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+    return RuleResult(
+        rule=rule.name,
+        column=", ".join(rule.column),
+        file=f"{files[0]}{more}" if files else "",
+        found=_found(rule, day, number, tally),
+        expected=rule.expected,
+        rows=tally.count,
+        sample=tuple(tally.samples),
+        severity=rule.severity,
+        passed=passed,
+    )
+
+
+def _found(rule: Rule, day: DayMeasures, number: float, tally: Tally) -> str:
+    words = {
+        "nulls": "nulls",
+        "missing": "missing",
+        "values": "that do not",
+        "not_finite": "NaN or inf",
+        "outside_day": "outside",
+        "duplicates": "repeated",
+        "rows": "rows",
+    }
+    if rule.measure == "trailing":
+        return f"{number:.3g} times: {day.report.rows:,} rows, usually {_usual(rule, day):,.0f}"
+    if rule.measure == "staleness":
+        return f"{number:.1f} h"
+    if rule.bound.unit == "percent":
+        return f"{number:.3g} % {words[rule.measure]}"
+    return f"{number:,.0f} {words[rule.measure]}"

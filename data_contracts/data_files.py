@@ -1,0 +1,97 @@
+"""The Parquet files of one day of one data set, wherever they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+#: Rows that are held in memory at once.
+BATCH_ROWS = 250_000
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One file.
+
+    Attributes:
+        name: Name that a person is shown.
+        path: Path in its file system.
+        bytes: Size that its manifest states, if there is a manifest.
+        digest: Digest of its content that its manifest states.
+    """
+
+    name: str
+    path: str
+    bytes: int | None = None
+    digest: str | None = None
+
+
+class UnreadableFileError(Exception):
+    """A file is not Parquet, is damaged, or may not be read; the message says which."""
+
+
+@dataclass(frozen=True)
+class DataFiles:
+    """The files of one day, in a `pyarrow.fs` file system."""
+
+    fs: pafs.FileSystem
+    files: tuple[DataFile, ...]
+
+    @contextmanager
+    def open(self, file: DataFile) -> Iterator[pq.ParquetFile]:
+        """Opens a file.
+
+        Raises:
+            UnreadableFileError: It cannot be opened, or reading fails inside the context.
+        """
+        try:
+            with self.fs.open_input_file(file.path) as stream:
+                try:
+                    yield pq.ParquetFile(stream)
+                except pa.ArrowException as error:
+                    raise UnreadableFileError(_diagnosis(stream, error)) from error
+        except OSError as error:
+            # Arrow reports a damaged page as OSError too.
+            raise UnreadableFileError(str(error).splitlines()[0]) from error
+
+    def batches(self, file: DataFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Reads columns of a file in bounded batches; dictionaries are decoded.
+
+        Raises:
+            UnreadableFileError: The file is damaged.
+        """
+        with self.open(file) as parquet:
+            for batch in parquet.iter_batches(batch_size=BATCH_ROWS, columns=list(columns)):
+                yield _plain(batch)
+
+
+def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with one storage for each kind of value, so that batches of all files agree."""
+    fields = []
+    for field in batch.schema:
+        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+            kind = pa.string()
+        fields.append(pa.field(field.name, kind))
+    return batch.cast(pa.schema(fields))
+
+
+def _diagnosis(stream: pa.NativeFile, error: Exception) -> str:
+    """Why a file is not readable, in words that tell what happened to it."""
+    size = stream.size()
+    if size == 0:
+        return "the file has 0 bytes"
+    stream.seek(0)
+    start = bytes(stream.read(4))
+    stream.seek(max(0, size - 4))
+    end = bytes(stream.read(4))
+    if start == b"PAR1" and end != b"PAR1":
+        return f"cut off: {size:,} bytes without Parquet's end"
+    if start != b"PAR1":
+        return f"not Parquet: starts with {start!r}"
+    return f"damaged: {str(error).splitlines()[0]}"

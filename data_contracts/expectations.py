@@ -1,0 +1,115 @@
+"""Great Expectations on frames: one context in the process, validation definitions re-used.
+
+Great Expectations is imported (seconds) when the first suite is built.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_names = itertools.count()
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """One expectation on a column of a frame.
+
+    Attributes:
+        key: Names the expectation in the outcome.
+        kind: Class of `great_expectations.expectations`.
+        arguments: Its arguments, without the column.
+    """
+
+    key: str
+    kind: str
+    column: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a frame's values did.
+
+    Attributes:
+        unexpected: Number of values that break the expectation; nulls are not looked at.
+        sample: Some of them.
+        rows: Numbers of their rows, at most as many as the sample's limit.
+    """
+
+    unexpected: int
+    sample: tuple[object, ...]
+    rows: tuple[int, ...]
+
+
+class FrameValidation:
+    """A suite of expectations that is run on any number of frames.
+
+    Args:
+        expectations: The expectations; their keys must differ.
+        sample: Unexpected values that are kept of each.
+    """
+
+    def __init__(self, expectations: Sequence[Expectation], *, sample: int = 5) -> None:
+        gx, context, batch = _library()
+        name = f"suite-{next(_names)}"
+        suite = gx.ExpectationSuite(name=name)
+        for expectation in expectations:
+            kind = getattr(gx.expectations, expectation.kind)
+            meta = {"key": expectation.key}
+            suite.add_expectation(
+                kind(column=expectation.column, meta=meta, **expectation.arguments)
+            )
+        suite = context.suites.add(suite)
+        self._definition = context.validation_definitions.add(
+            gx.ValidationDefinition(name=name, data=batch, suite=suite)
+        )
+        self._format = {"result_format": "SUMMARY", "partial_unexpected_count": sample}
+
+    def run(self, frame: pd.DataFrame) -> dict[str, Outcome]:
+        """Checks a frame; the outcome of each expectation by its key.
+
+        Raises:
+            RuntimeError: An expectation could not be evaluated; nothing passes silently.
+        """
+        result = self._definition.run(
+            batch_parameters={"dataframe": frame}, result_format=self._format
+        )
+        outcomes = {}
+        for entry in result.results:
+            key = entry.expectation_config.meta["key"]
+            if "unexpected_count" not in entry.result:
+                raise RuntimeError(
+                    f"Great Expectations could not evaluate {entry.expectation_config.type} on "
+                    f"{entry.expectation_config.kwargs.get('column')}: {entry.exception_info}"
+                )
+            outcomes[key] = Outcome(
+                int(entry.result["unexpected_count"]),
+                tuple(entry.result["partial_unexpected_list"]),
+                tuple(entry.result.get("partial_unexpected_index_list") or ()),
+            )
+        return outcomes
+
+
+@cache
+def _library() -> tuple[Any, Any, Any]:
+    """Great Expectations, this process's context, and a batch that is a whole frame."""
+    # Read at import: a validation must not call home.
+    os.environ["GX_ANALYTICS_ENABLED"] = "false"
+    # After another library has set up logging, the import writes hundreds of INFO lines.
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)
+    import great_expectations as gx
+    from great_expectations.data_context.types.base import ProgressBarsConfig
+
+    context = gx.get_context(mode="ephemeral")
+    context.variables.progress_bars = ProgressBarsConfig(globally=False)
+    asset = context.data_sources.add_pandas("frames").add_dataframe_asset("frame")
+    return gx, context, asset.add_batch_definition_whole_dataframe("whole frame")
