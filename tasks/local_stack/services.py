@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from tasks.local_stack.credentials import ADMIN, Credentials
 from tasks.local_stack.settings import HOST, TRAINING_POOL, StackSettings, code_root
 
+ReadyCheck = Callable[[float], bool]
 _PROBE_SECONDS = 10.0
 
 
@@ -28,7 +30,8 @@ class Service:
         name: Short name, used for its record and its log.
         command: Program and arguments.
         environment: Variables on top of this process's own.
-        ready: Whether it does its work now; called until it says so.
+        ready: Whether it does its work now; asked, with the time at which its process started,
+            until it says so.
         after: Names of services that must be ready before this one starts.
         port: Port it listens on, if any.
         stays: False for a job that ends when it is done; `ready` then says whether it is.
@@ -37,7 +40,7 @@ class Service:
     name: str
     command: tuple[str, ...]
     environment: Mapping[str, str]
-    ready: Callable[[], bool]
+    ready: ReadyCheck
     after: tuple[str, ...] = ()
     port: int | None = None
     stays: bool = True
@@ -156,16 +159,16 @@ def prepared_marker(airflow_home: Path) -> Path:
     return airflow_home / "prepared"
 
 
-def answers(url: str) -> Callable[[], bool]:
+def answers(url: str) -> ReadyCheck:
     """A check that an URL answers with success."""
-    return lambda: _get(url) is not None
+    return lambda _: _get(url) is not None
 
 
 def _prepare_airflow(settings: StackSettings, environment: Mapping[str, str]) -> Service:
     marker = prepared_marker(settings.airflow_home)
     version = metadata.version("apache-airflow-core")
 
-    def is_prepared() -> bool:
+    def is_prepared(_: float) -> bool:
         return marker.is_file() and marker.read_text() == version
 
     module = "tasks.local_stack.prepare_airflow"
@@ -183,7 +186,7 @@ def _airflow(
     environment: Mapping[str, str],
     arguments: tuple[str, ...],
     *,
-    ready: Callable[[], bool],
+    ready: ReadyCheck,
     after: tuple[str, ...] = (),
     port: int | None = None,
 ) -> Service:
@@ -222,15 +225,24 @@ def _mlflow(settings: StackSettings, port: int) -> Service:
     )  # fmt: skip
 
 
-def _beats(core_url: str, component: str) -> Callable[[], bool]:
-    """A check that an Airflow component without a port of its own has a recent heartbeat."""
+def _beats(core_url: str, component: str) -> ReadyCheck:
+    """A check that an Airflow component without a port of its own has a recent heartbeat.
 
-    def check() -> bool:
+    Airflow goes on calling a component healthy for half a minute after its death, so a heartbeat
+    of the process before does not count.
+    """
+
+    def check(started: float) -> bool:
         body = _get(f"{core_url}/api/v2/monitor/health")
         if body is None:
             return False
-        health: dict[str, Any] = json.loads(body)
-        return (health.get(component) or {}).get("status") == "healthy"
+        health: dict[str, Any] = json.loads(body).get(component) or {}
+        beat = health.get(f"latest_{component}_heartbeat")
+        return (
+            health.get("status") == "healthy"
+            and beat is not None
+            and datetime.fromisoformat(beat).timestamp() >= started
+        )
 
     return check
 

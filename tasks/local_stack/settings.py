@@ -45,7 +45,7 @@ class StackSettings:
     ports: Mapping[str, int] = field(default_factory=lambda: dict(DEFAULT_PORTS))
     pipeline_config: Path | None = None
     with_triggerer: bool = False
-    start_timeout: float = 180.0
+    start_timeout: float = 300.0
     stop_timeout: float = 10.0
 
     @property

@@ -129,7 +129,7 @@ class Supervisor:
         """Runs in a thread of its own; True when the service had to be started."""
         for need in needs:
             need.result()
-        if not service.stays and service.ready():
+        if not service.stays and service.ready(time.time()):
             return False
         fresh = record is None
         began = time.monotonic()
@@ -155,7 +155,7 @@ class Supervisor:
         while not self._given_up.is_set():
             # Asked in this order: a job may finish between the two questions.
             alive = is_running(record)
-            if service.ready():
+            if service.ready(record.created):
                 return
             if not alive:
                 raise self._failure(service, "ended before it was ready")
