@@ -15,9 +15,9 @@ help: ## list the targets
 setup: ## create or update .venv from the lock of this machine (CPU or GPU)
 	@$(PYTHON) -m environment.install
 
-run: setup ## the whole demonstration; DATA=, MAPPING=, DAYS= and NODES= are passed on
+run: setup ## the whole demonstration; DATA=, MAPPING= and DAYS= are passed on
 	@$(VENV)/tailtower demo $(if $(DATA),--data "$(DATA)") $(if $(MAPPING),--mapping "$(MAPPING)") \
-		$(if $(DAYS),--days $(DAYS)) $(if $(NODES),--nodes $(NODES))
+		$(if $(DAYS),--days $(DAYS))
 
 test: setup ## unit and fast integration tests
 	@$(VENV)/pytest

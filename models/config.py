@@ -29,6 +29,13 @@ class EmbeddingTableSettings(Settings):
     """How the table is spread over ranks; `auto` leaves it to TorchRec's planner."""
 
 
+#: Columns of the examples that no feature may be named after.
+RESERVED_NAMES = frozenset(
+    ("user", "user_id", "item", "item_id", "title")
+    + ("timestamp", "weight", "seen", "targets", "train_count")
+)
+
+
 class FeatureSettings(Settings):
     """One input of a tower."""
 
@@ -43,6 +50,14 @@ class FeatureSettings(Settings):
     """How the elements of a list or history become one vector."""
     max_length: int = Field(default=50, ge=1, le=10_000)
     """History only: how many of the last items are kept."""
+
+    @model_validator(mode="after")
+    def _name_is_free(self) -> FeatureSettings:
+        if self.name in RESERVED_NAMES:
+            raise ValueError(f"'{self.name}' is a column of the examples: choose another name")
+        if self.name == "history" and self.kind != "history":
+            raise ValueError("only a feature of kind history may be named 'history'")
+        return self
 
 
 class TowerSettings(Settings):

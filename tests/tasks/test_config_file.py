@@ -22,11 +22,11 @@ tables:
 model:
   user:
     features:
-      - {name: user_id, table: user}
+      - {name: id, table: user}
       - {name: history, table: item, kind: history}
   item:
     features:
-      - {name: item_id, table: item}
+      - {name: id, table: item}
 """
 
 
@@ -75,10 +75,10 @@ def test_defaults_and_values(write):
             ["'id', 'list' or 'history'", "histry"],
         ),
         (
-            "- {name: item_id, table: item}",
-            "- {name: item_id, table: itme}",
+            "- {name: id, table: item}",
+            "- {name: id, table: itme}",
             1,
-            ["model.item.features.item_id", "no table 'itme'", "item, user"],
+            ["model.item.features.id", "no table 'itme'", "item, user"],
         ),
     ],
 )
