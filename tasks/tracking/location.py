@@ -51,7 +51,19 @@ def tracking_uri(config: PipelineConfig) -> str:
     In this order: `tracking.uri` of the configuration, `MLFLOW_TRACKING_URI`, the server of the
     local stack while it runs, the SQLite store under `var/mlflow`.
     """
-    return config.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or store_uri()
+    return (
+        config.tracking.uri
+        or os.environ.get("MLFLOW_TRACKING_URI")
+        or _local_server()
+        or store_uri()
+    )
+
+
+def _local_server() -> str | None:
+    from tasks.local_stack.state import load_stack_info
+
+    stack = load_stack_info()
+    return stack.mlflow_url if stack is not None and "mlflow" in stack.running else None
 
 
 def without_credentials(url: str) -> str:
@@ -120,7 +132,7 @@ def _artifact_location(config: PipelineConfig) -> str | None:
     used, so that runs stay readable when its server is down.
     """
     uri = tracking_uri(config)
-    if uri == store_uri():
+    if uri in (store_uri(), _local_server()):
         folder = store_artifacts()
     elif uri.startswith("sqlite:///"):
         folder = Path(uri.removeprefix("sqlite:///")).absolute().parent / "artifacts"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from tasks.config import PipelineConfig
 from tasks.errors import ConfigError
@@ -105,9 +109,10 @@ def register(
         )
         mlflow.log_model_artifacts(model.model_id, str(folder))
         mlflow.finalize_logged_model(model.model_id, "READY")
+        # The location and not `models:/<id>`: MLflow resolves that with its global tracking URI.
         version = mlflow.create_model_version(
             name,
-            source=f"models:/{model.model_id}",
+            source=model.artifact_location,
             run_id=mlflow_run_id,
             tags=labels,
             description=description,
@@ -131,16 +136,33 @@ def set_version_tags(config: PipelineConfig, version: str, tags: Mapping[str, st
             client(config).set_model_version_tag(name, version, key, value)
 
 
-def download(config: PipelineConfig, version: str, into: Path) -> Path:
-    """Copies a version's artifacts to a local folder and returns the model's folder."""
+def remove_alias(config: PipelineConfig, alias: str) -> None:
+    """Takes an alias away; nothing happens when nothing has it."""
+    name = config.tracking.model_name
+    with tracking_errors(f"removing the alias '{alias}' of '{name}'", tracking_uri(config)):
+        client(config).delete_registered_model_alias(name, alias)
+
+
+@contextmanager
+def local_copy(config: PipelineConfig, version: str) -> Iterator[Path]:
+    """Folder of a version's model on this machine, for reading inside the block.
+
+    Artifacts that lie on this machine's disk are read where they are; others are fetched.
+    """
     from mlflow.artifacts import download_artifacts
 
     name = config.tracking.model_name
     uri = tracking_uri(config)
-    with tracking_errors(f"fetching version {version} of '{name}'", uri):
-        source = client(config).get_model_version_download_uri(name, version)
-        found = download_artifacts(artifact_uri=source, dst_path=str(into), tracking_uri=uri)
-    return Path(found)
+    with tempfile.TemporaryDirectory(prefix="tailtower-version-") as scratch:
+        with tracking_errors(f"fetching version {version} of '{name}'", uri):
+            source = client(config).get_model_version_download_uri(name, version)
+            if source.startswith("file:"):
+                folder = Path(url2pathname(urlsplit(source).path))
+            else:
+                folder = Path(
+                    download_artifacts(artifact_uri=source, dst_path=scratch, tracking_uri=uri)
+                )
+        yield folder
 
 
 def _reference(version: ModelVersion) -> ModelReference:

@@ -1,0 +1,1 @@
+"""Measuring models on the test users, comparing them, and deciding which one serves."""

@@ -1,0 +1,1 @@
+"""A comparison for people: HTML page, Markdown table, terminal table, figures."""

@@ -1,0 +1,1 @@
+"""Answers by raw IDs from a model bundle, here and as an MLflow model."""

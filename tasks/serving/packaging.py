@@ -1,0 +1,126 @@
+"""Packing a bundle as an MLflow model: no pickle, requirements stated, code included."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from models.bundle import CORPUS, USERS
+from tasks.errors import TrackingError
+from tasks.version import PROJECT_ROOT
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from mlflow.models import ModelSignature
+
+_REQUIREMENTS = (
+    "mlflow",
+    "numpy",
+    "pandas",
+    "polars",
+    "polars-hash",
+    "pyarrow",
+    "pydantic",
+    "safetensors",
+    "torch",
+    "xxhash",
+)
+
+
+def save_model(target: Path, bundle: Path, sources: Mapping[str, str]) -> None:
+    """Writes a folder in MLflow's model format.
+
+    The packages `models` and `tasks` travel with it, so the model answers with the code that it
+    was evaluated with, on a host that has only the requirements.
+
+    Args:
+        target: New folder.
+        bundle: Folder of the bundle; it is copied.
+        sources: Raw column behind each embedding table.
+    """
+    import mlflow.pyfunc
+
+    mlflow.pyfunc.save_model(
+        path=str(target),
+        python_model=str(Path(__file__).with_name("pyfunc_model.py")),
+        artifacts={"bundle": str(bundle)},
+        code_paths=[str(PROJECT_ROOT / "models"), str(PROJECT_ROOT / "tasks")],
+        model_config={"sources": dict(sources)},
+        signature=signature(bundle),
+        input_example=_example(bundle),
+        pip_requirements=[f"{name}=={_public(version(name))}" for name in _REQUIREMENTS],
+    )
+
+
+def bundle_in(model: Path) -> Path:
+    """The bundle inside a folder that `save_model` wrote; MLflow chooses its name.
+
+    Raises:
+        TrackingError: The folder is no such model.
+    """
+    try:
+        described = yaml.safe_load((model / "MLmodel").read_text(encoding="utf-8"))
+        path: str = described["flavors"]["python_function"]["artifacts"]["bundle"]["path"]
+    except (OSError, KeyError, TypeError, yaml.YAMLError) as error:
+        raise TrackingError(
+            "the registered model holds no bundle",
+            where=str(model),
+            fix="check the artifact store, then register the model again with a new run",
+        ) from error
+    return model / path
+
+
+def signature(bundle: Path) -> ModelSignature:
+    """Columns that the model takes and answers; IDs have the types of the bundle."""
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
+    from mlflow.types.schema import Array
+
+    def mlflow_type(file: Path, column: str) -> DataType:
+        integer = pa.types.is_integer(pq.read_schema(file).field(column).type)
+        return DataType.long if integer else DataType.string
+
+    item = mlflow_type(bundle / CORPUS, "item_id")
+    users = bundle / USERS
+    user = mlflow_type(users, "user_id") if users.exists() else DataType.string
+    return ModelSignature(
+        inputs=Schema(
+            [
+                ColSpec(user, "user_id", required=False),
+                ColSpec(Array(item), "history", required=False),
+            ]
+        ),
+        outputs=Schema(
+            [
+                ColSpec(Array(item), "item_id"),
+                ColSpec(Array(DataType.double), "score"),
+                ColSpec(DataType.string, "origin"),
+            ]
+        ),
+        params=ParamSchema(
+            [
+                ParamSpec("k", DataType.integer, 10),
+                ParamSpec("exclude_seen", DataType.boolean, True),
+            ]
+        ),
+    )
+
+
+def _example(bundle: Path) -> pd.DataFrame:
+    """A request for a user that the model knows, or else for nobody in particular."""
+    import pandas as pd
+
+    users = bundle / USERS
+    known = pq.read_table(users, columns=["user_id"]).column("user_id") if users.exists() else []
+    return pd.DataFrame({"user_id": [known[0].as_py()] if len(known) else [""]})
+
+
+def _public(released: str) -> str:
+    """A version without its local part (`+cpu`), which no index serves."""
+    return released.partition("+")[0]

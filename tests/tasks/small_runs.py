@@ -1,0 +1,155 @@
+"""Runs of a tiny pipeline: real data steps on a made-up lake, weights that were never trained.
+
+Everything after the training is the product's own code on real files, so tests of evaluate,
+compare, gate, publish and recommend see what a daily run would show them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from models.weights import TrainedModel, write_weights
+from tasks import train
+from tasks.config import PipelineConfig
+from tasks.lake import Published
+from tasks.resolve_run import resolve
+from tasks.run_spec import RunSpec, StepResult
+from tasks.steps import execute
+
+FIRST_DAY = date(2026, 1, 1)
+DATA_STEPS = ("await_partition", "validate", "count", "vocabulary", "examples")
+
+
+def make_config(lake: Path, uri: str, **changes: Any) -> PipelineConfig:
+    """Two tables, a history, popularity as the only baseline."""
+    body: dict[str, Any] = {
+        "name": "tiny",
+        "lake": str(lake),
+        "tracking": {"uri": uri, "model_name": "tiny"},
+        "data": {"validation": "off"},
+        "tables": {
+            "user": {
+                "source": "interactions.user_id",
+                "dim": 8,
+                "vocabulary": {"min_count": 6, "tail_buckets": 4},
+            },
+            "item": {
+                "source": "interactions.item_id",
+                "dim": 8,
+                "vocabulary": {"min_count": 6, "tail_buckets": 8, "hashes": 2},
+            },
+        },
+        "model": {
+            "dim": 8,
+            "user": {
+                "features": [
+                    {"name": "uid", "table": "user"},
+                    {"name": "history", "table": "item", "kind": "history", "max_length": 5},
+                ],
+                "hidden": [],
+            },
+            "item": {"features": [{"name": "iid", "table": "item"}], "hidden": []},
+        },
+        "baselines": ["popularity"],
+        "evaluation": {"k": [3, 5], "bootstrap_samples": 200},
+        "gate": {"metric": "recall_at_5"},
+    }
+    for key, value in changes.items():
+        section, _, name = key.partition("__")
+        if name:
+            body.setdefault(section, {})[name] = value
+        else:
+            body[section] = value
+    return PipelineConfig.model_validate(body)
+
+
+def write_raw_days(lake: Path, days: int, *, users: int = 30, items: int = 40) -> None:
+    """Interactions of some days, and titles: the later the day, the higher the new IDs."""
+    for number in range(days):
+        day = FIRST_DAY + timedelta(days=number)
+        rng = np.random.default_rng(number)
+        count = 150
+        user = rng.integers(0, users + 3 * number, count)
+        item = np.minimum(rng.geometric(0.08, count) - 1, items + 3 * number - 1)
+        # The newest items are taken on their first day, so that corpora differ by day.
+        item[:3] = items + 3 * number - np.arange(1, 4)
+        start = datetime.combine(day, datetime.min.time(), UTC)
+        stamps = [start + timedelta(seconds=int(s)) for s in np.sort(rng.integers(0, 86400, count))]
+        folder = lake / f"raw/interactions/dt={day}"
+        folder.mkdir(parents=True)
+        table = pa.table(
+            {
+                "user_id": [f"u{u:02d}" for u in user],
+                "item_id": [f"i{i:02d}" for i in item],
+                "timestamp": pa.array(stamps, pa.timestamp("us", tz="UTC")),
+            }
+        )
+        pq.write_table(table, folder / "part-0.parquet")
+        (folder / "_SUCCESS").touch()
+    folder = lake / f"raw/items/dt={FIRST_DAY}"
+    folder.mkdir(parents=True)
+    ids = [f"i{i:02d}" for i in range(items)]
+    pq.write_table(
+        pa.table({"item_id": ids, "title": [f"Title {i}" for i in ids]}), folder / "part-0.parquet"
+    )
+    (folder / "_SUCCESS").touch()
+
+
+def run_data_steps(config: PipelineConfig, day: date, *, force: bool = False) -> RunSpec:
+    """A resolved run whose examples are made."""
+    spec = resolve(config, day, force=force)
+    for step in DATA_STEPS:
+        execute(spec, step)
+    return spec
+
+
+def fake_training(spec: RunSpec, *, seed: int) -> None:
+    """Publishes the candidate and the baseline, with random weights from a seed."""
+
+    def weights(_spec: RunSpec, role: str, kind: str, examples: Published, _child: str) -> Path:
+        folder = spec.lake().local_path(f"checkpoints/{spec.run_id}/{role}/weights")
+        meta = examples.manifest.meta
+        trained = TrainedModel(
+            kind="two_tower",
+            model=spec.config.model,
+            tables={name: table.embedding() for name, table in spec.config.tables.items()},
+            table_rows=meta["table_rows"],
+            table_hashes=meta["table_hashes"],
+            num_users=meta["num_users"],
+            digest=f"{examples.digest}-{seed}",
+        )
+        generator = torch.Generator().manual_seed(seed)
+        tables = []
+        for name, settings in trained.tables.items():
+            weight = torch.randn(trained.table_rows[name], settings.dim, generator=generator)
+            weight[0] = 0
+            tables.append((name, weight))
+        write_weights(folder, trained, trained.towers(seed).state_dict(), tables)
+        return folder
+
+    original = train._train
+    train._train = weights  # type: ignore[assignment]
+    try:
+        for role in spec.config.roles:
+            execute(spec, "train", role)
+    finally:
+        train._train = original
+
+
+def run_steps(spec: RunSpec, *names: str) -> dict[str, StepResult]:
+    """Runs steps the way every orchestrator does."""
+    return {name: execute(spec, name) for name in names}
+
+
+def rerun(spec: RunSpec, name: str) -> StepResult:
+    """Runs a step again as if its result file had been lost."""
+    result: StepResult = importlib.import_module(f"tasks.{name}").run(spec)
+    return result
