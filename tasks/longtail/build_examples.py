@@ -15,7 +15,7 @@ from tasks.lake import Output
 from tasks.longtail.cluster import Runner, open_runner
 from tasks.longtail.columns import array_of, to_arrow
 from tasks.longtail.encoding import encoder_of
-from tasks.longtail.events import SplitTask, StatsTask, check_types, item_stats, split_file
+from tasks.longtail.events import Role, SplitTask, StatsTask, check_types, item_stats, split_file
 from tasks.longtail.example_inputs import ExampleInputs
 from tasks.longtail.example_parts import (
     JoinTask,
@@ -114,9 +114,10 @@ def _split(
     context = tuple(
         sorted({plan.column for plan in inputs.user_features if plan.source == "context"})
     )
+    by_role: dict[Role, tuple[str, ...]] = {"train": inputs.train, "test": inputs.test}
     tasks = [
         SplitTask(scratch, path, role, number, parts, context, inputs.cut_us)
-        for role, paths in (("train", inputs.train), ("test", inputs.test))
+        for role, paths in by_role.items()
         for number, path in enumerate(paths)
     ]
     results = runner.map("split events by user", split_file, tasks)

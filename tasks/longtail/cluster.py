@@ -73,17 +73,17 @@ class OnDask:
         """See `Runner.map`."""
         from distributed import KilledWorker, as_completed
         from distributed.client import FutureCancelledError
-        from distributed.comm import CommClosedError
+        from distributed.comm.core import CommClosedError
         from distributed.scheduler import NoValidWorkerError, NoWorkerError
 
         futures = self._client.map(function, items, pure=False)
         try:
             with progress(name, len(items)) as ticker:
-                for done in as_completed(futures):
+                for done in as_completed(futures):  # type: ignore[no-untyped-call]
                     if done.status == "error":
                         break
                     ticker.advance()
-            return list(self._client.gather(futures))
+            return list(self._client.gather(futures))  # type: ignore[no-untyped-call]
         except (KilledWorker, NoValidWorkerError, NoWorkerError) as error:
             raise ClusterError(
                 f"the Dask workers could not finish '{name}': {error}",
@@ -96,7 +96,7 @@ class OnDask:
                 fix="check the scheduler, then run the step again",
             ) from error
         finally:
-            self._client.cancel(futures)
+            self._client.cancel(futures)  # type: ignore[no-untyped-call]
 
 
 @contextmanager
@@ -139,7 +139,7 @@ def _client(settings: DaskSettings) -> Iterator[Client]:
     options["distributed.nanny.pre-spawn-environ"] = environ  # type: ignore[assignment]
     with (
         dask.config.set(options),
-        LocalCluster(
+        LocalCluster(  # type: ignore[no-untyped-call]
             n_workers=settings.workers,
             threads_per_worker=1,
             processes=True,
@@ -147,7 +147,7 @@ def _client(settings: DaskSettings) -> Iterator[Client]:
             host="127.0.0.1",
             dashboard_address=None,
         ) as cluster,
-        Client(cluster) as client,
+        Client(cluster) as client,  # type: ignore[no-untyped-call]
     ):
         seconds = round(time.monotonic() - started, 1)
         log("Dask cluster started on this machine", workers=settings.workers, seconds=seconds)
@@ -160,7 +160,7 @@ def _connect(address: str) -> Iterator[Client]:
 
     fix = "start the scheduler and its workers, or leave dask.scheduler empty for this machine"
     try:
-        client = Client(address, timeout=_WORKERS_TIMEOUT_SECONDS / 2)
+        client = Client(address, timeout=_WORKERS_TIMEOUT_SECONDS / 2)  # type: ignore[no-untyped-call]
     except (OSError, TimeoutError, ValueError) as error:
         raise ClusterError(
             f"the Dask scheduler cannot be reached: {error}", where=address, fix=fix

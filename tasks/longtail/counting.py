@@ -64,8 +64,7 @@ def count_file(task: FileTask) -> list[ColumnTotals]:
         column = pl.col(name)
         values = frame.select(column)
         if listed:
-            # An empty list has no element; exploding it would make a null of it.
-            values = values.filter(column.is_null() | (column.list.len() > 0)).explode(name)
+            values = values.explode(name, empty_as_null=False)
         ids = values.select(column.cast(dtype).alias("id"))
         queries.append(ids.group_by("id").agg(pl.len().cast(pl.Int64).alias("count")))
         # The number of elements comes from the list lengths, not from the exploded rows, so that

@@ -86,7 +86,7 @@ class Encoder:
             return ListColumn.of_lengths(lengths, codes.reshape(-1))
         lists = ids.list.drop_nulls()
         lengths = lists.list.len().fill_null(0).to_numpy().astype(np.int64)
-        flat = lists.filter(pl.Series(lengths > 0)).explode()
+        flat = lists.drop_nulls().explode(empty_as_null=False)
         return ListColumn.of_lengths(lengths * self.hashes, self.codes(flat).reshape(-1))
 
     def _own_rows(self, ids: pl.Series) -> pl.Series:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Literal
 
 import polars as pl
@@ -105,9 +106,10 @@ def _timestamp(schema: pa.Schema, where: str) -> pl.Expr:
 def _check_cut(frame: pl.DataFrame, cut_us: int, where: str) -> None:
     late = frame.filter(pl.col("timestamp") >= cut_us)
     if late.height:
-        newest = pl.from_epoch(late["timestamp"], time_unit="us").max()
+        newest = datetime.fromtimestamp(int(late["timestamp"].to_numpy().max()) / 1e6, UTC)
         raise DataError(
-            f"{late.height} training event(s) happened on a test day, the newest at {newest} UTC",
+            f"{late.height} training event(s) happened on a test day, the newest at "
+            f"{newest:%Y-%m-%d %H:%M:%S} UTC",
             where=where,
             fix="put each event into the partition of its UTC day",
         )

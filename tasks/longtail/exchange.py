@@ -77,7 +77,7 @@ def write_split(lake: Lake, path: str, frame: pl.DataFrame, key: str, parts: int
         return
     placed = frame.with_columns(partition_of(frame[key], parts).alias("__part"))
     placed = placed.sort("__part", maintain_order=True)
-    starts = placed["__part"].search_sorted(range(parts + 1))
+    starts = placed["__part"].search_sorted(list(range(parts + 1)))
     table = placed.drop("__part").to_arrow(compat_level=pl.CompatLevel.oldest())
 
     def rows(part: int) -> pa.Table:

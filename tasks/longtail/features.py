@@ -77,7 +77,7 @@ def _plan(
     config: PipelineConfig, feature: FeatureSettings, key: str, key_source: str
 ) -> FeaturePlan:
     table = config.tables[feature.table]
-    if table.source == key_source or (table.dataset != "interactions" and feature.name == key):
+    if table.source == key_source:
         return FeaturePlan(feature.name, feature.table, False, "key", key)
     if table.dataset == "interactions":
         return FeaturePlan(feature.name, feature.table, False, "context", table.column)

@@ -54,7 +54,7 @@ def draw(health: Mapping[str, Any], title: str) -> bytes:
     axes.set_title(title, fontsize=11)
     axes.grid(alpha=0.25)
     stream = io.BytesIO()
-    canvas.print_png(stream, metadata={"Software": None})
+    canvas.print_png(stream, metadata={"Software": None})  # type: ignore[no-untyped-call]
     return stream.getvalue()
 
 
