@@ -16,7 +16,7 @@ _TAG_POOL = pa.array([tag for theme in THEMES for tag in theme.tags])
 
 
 def describe_items(items: Population) -> pa.Table:
-    """``item_id``, ``title``, ``category`` and two or three ``tags``, a third from another theme."""
+    """``item_id``, ``title``, ``category`` and ``tags``: two of its theme, then one of another."""
     traits = items.traits
     words = [
         pa.array(ADJECTIVES).take(_pick(traits[:, 0], len(ADJECTIVES))),

@@ -64,7 +64,8 @@ def read_adjacency(file: SourceFile, mapping: IngestMapping) -> Iterator[SourceB
                 words = line.split(mapping.delimiter)
                 words = [word.strip() for word in words if word.strip()]
                 if len(words) < 2:
-                    malformed.append(MalformedRow(number, 2, len(words), line.strip()))
+                    reason = "a user without items" if words else "empty line"
+                    malformed.append(MalformedRow(number, reason, line.strip()))
                     continue
                 users.append(words[0])
                 items.extend(words[1:])

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv as pacsv
+from typing_extensions import Buffer
 
 from tasks.errors import DataError
 from tasks.ingest.mapping import FileSettings
@@ -34,11 +35,25 @@ class _Lines(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        block = bytes(self._stream.read(_BLOCK_BYTES if size < 0 else size))
+        """Reads `size` bytes, fewer only at the end of the file."""
+        wanted = _BLOCK_BYTES if size < 0 else size
+        parts = []
+        # Decompressors give a little at a time, but a record must fit into two blocks.
+        while wanted > 0 and (part := bytes(self._stream.read(wanted))):
+            parts.append(part)
+            wanted -= len(part)
+        block = b"".join(parts)
         self.newlines += block.count(b"\n")
         if len(self._delimiter) == 1:
             return block
         return self._swap(block, size)
+
+    def readinto(self, buffer: Buffer) -> int:
+        """Fills a buffer; what was held back before may come on top of what is read."""
+        view = memoryview(buffer).cast("B")
+        block = self.read(len(view) - len(self._delimiter) + 1)
+        view[: len(block)] = block
+        return len(block)
 
     def _swap(self, block: bytes, size: int) -> bytes:
         separator = _UNIT_SEPARATOR.encode()
@@ -49,16 +64,16 @@ class _Lines(io.RawIOBase):
                 where=self._shown,
                 fix="remove it",
             )
-        data = self._held + block
+        *whole, rest = (self._held + block).split(self._delimiter)
         # A delimiter may be cut in two by the end of the block: hold back what could be its start.
         keep = 0
         if block:
             for length in range(len(self._delimiter) - 1, 0, -1):
-                if data.endswith(self._delimiter[:length]):
+                if rest.endswith(self._delimiter[:length]):
                     keep = length
                     break
-        self._held = data[len(data) - keep :] if keep else b""
-        swapped = data[: len(data) - keep].replace(self._delimiter, separator)
+        self._held = rest[len(rest) - keep :]
+        swapped = separator.join([*whole, rest[: len(rest) - keep]])
         # An empty answer would mean the end of the file.
         return swapped or (self.read(size) if block else b"")
 
@@ -149,9 +164,8 @@ class DelimitedReader:
         self, columns: Sequence[str] | None, malformed: list[MalformedRow]
     ) -> dict[str, object]:
         def skip(row: pacsv.InvalidRow) -> str:
-            malformed.append(
-                MalformedRow(row.number, row.expected_columns, row.actual_columns, row.text)
-            )
+            reason = f"{row.actual_columns} columns instead of {row.expected_columns}"
+            malformed.append(MalformedRow(row.number, reason, row.text))
             return "skip"
 
         delimiter = self.delimiter if len(self.delimiter.encode()) == 1 else _UNIT_SEPARATOR

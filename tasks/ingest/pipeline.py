@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
-import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
 from tasks.config import digest_of
 from tasks.errors import DataError
+from tasks.ingest.day_files import DayRows, publish_days, rows_by_source
 from tasks.ingest.mapping import IngestMapping, SideTable
-from tasks.ingest.publication import Action, Existing, decide, publish_day
+from tasks.ingest.publication import Existing, decide
 from tasks.ingest.reading import read_interactions, read_side_table
 from tasks.ingest.report import IngestReport, TableReport
-from tasks.ingest.rows import DAY, ROW, Cleaner
-from tasks.ingest.side_tables import SideRows, dated_rows
+from tasks.ingest.rows import Cleaner
+from tasks.ingest.side_tables import dated_rows, lake_types
 from tasks.ingest.sources import SourceFile, digest_files, find_files
-from tasks.ingest.staging import Runs, Scratch, batches, quoted
-from tasks.lake import Lake, Output, Published
-from tasks.progress import progress
+from tasks.ingest.staging import Runs, Scratch
+from tasks.lake import Lake
 
 INTERACTIONS = "raw/interactions"
 SIDE_KEYS = {"items": "item_id", "users": "user_id"}
 #: Raised when the same source and mapping would become other rows than before.
 FORMAT_VERSION = 1
-_TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 
 @dataclass
@@ -98,7 +96,7 @@ class Pipeline:
             for day in table.days:
                 # Since then a day may have been removed, or replaced by other data.
                 present = self._lake.partition(table.dataset, day)
-                if present is None or table.digest not in _rows_by_source(present):
+                if present is None or table.digest not in rows_by_source(present):
                     return None
         return report
 
@@ -132,13 +130,9 @@ class Pipeline:
             side = TableReport(dataset=f"raw/{name}", digest=source.digest)
             self._side_table(name, source, side, runs, folder, connection)
             report.side_tables.append(side)
-        self._publish(
-            table,
-            cleaner,
-            connection,
-            {day: (runs.relation(day), count) for day, count in sorted(runs.rows_of_day.items())},
-            unique=("user_id", "item_id", "timestamp") if self._mapping.drop_duplicates else (),
-        )
+        unique = ("user_id", "item_id", "timestamp") if self._mapping.drop_duplicates else ()
+        rows = DayRows(runs.relation(), lake_types(cleaner), runs.rows_of_day, unique)
+        publish_days(self._lake, connection, rows, table, self._existing)
         return report
 
     def _refuse_early(self, source: _Source) -> Callable[[Cleaner, Sequence[date]], None]:
@@ -202,117 +196,14 @@ class Pipeline:
         cleaner = read_side_table(source.files, settings, key, runs, report)
         if not runs:
             return
-        rows: SideRows = dated_rows(
+        rows, dropped = dated_rows(
             connection, runs, interactions, key, cleaner, settings, folder / f"{name}.parquet"
         )
-        for reason, count in rows.dropped.items():
+        for reason, count in dropped.items():
             if count:
                 report.dropped[reason] = count
                 report.rows_out -= count
-        self._publish(
-            report,
-            cleaner,
-            connection,
-            {day: (rows.relation(day), count) for day, count in sorted(rows.rows_of_day.items())},
-            unique=(),
-        )
-
-    def _publish(
-        self,
-        report: TableReport,
-        cleaner: Cleaner,
-        connection: duckdb.DuckDBPyConnection,
-        days: dict[date, tuple[str, int]],
-        *,
-        unique: Sequence[str],
-    ) -> None:
-        """Publishes each day from its SQL relation; rows that repeat `unique` are dropped."""
-        lake = self._lake
-        for day in days:
-            decide(lake, report.dataset, day, source=report.digest, existing=self._existing)
-        actions: dict[Action, int] = {}
-        repeated = 0
-        with progress(f"publish {report.dataset}", len(days)) as ticker:
-            for day, (relation, count) in days.items():
-                done = publish_day(
-                    lake,
-                    report.dataset,
-                    day,
-                    _DayWriter(lake, connection, cleaner, relation, unique, report.digest),
-                    source=report.digest,
-                    existing=self._existing,
-                )
-                actions[done.action] = actions.get(done.action, 0) + 1
-                repeated += count - _rows_by_source(done.published)[report.digest]
-                ticker.advance()
-        if repeated:
-            report.dropped["duplicate of an earlier row"] = repeated
-            report.rows_out -= repeated
-        report.days = list(days)
-        report.actions = actions
-
-
-@dataclass
-class _DayWriter:
-    """Writes one day, sorted by time, as one Parquet file."""
-
-    lake: Lake
-    connection: duckdb.DuckDBPyConnection
-    cleaner: Cleaner
-    relation: str
-    unique: Sequence[str]
-    source: str
-
-    def __call__(self, output: Output, base: Published | None) -> None:
-        types = {name: kind for name, kind in self.cleaner.types.items() if name not in (DAY, ROW)}
-        relation = self.relation
-        before = 0
-        if base is not None:
-            stored = pads.dataset(
-                [self.lake.abspath(path) for path in base.files() if path.endswith(".parquet")],
-                filesystem=self.lake.fs,
-                format="parquet",
-            )
-            types = {field.name: field.type for field in stored.schema} | types
-            self.connection.register("base", stored)
-            before = base.manifest.rows
-            time_column = (
-                " REPLACE (epoch_us(timestamp) AS timestamp)" if "timestamp" in types else ""
-            )
-            relation = (
-                f"(SELECT *{time_column}, -1 AS {ROW} FROM base UNION ALL BY NAME "
-                f"SELECT * FROM {relation})"
-            )
-        schema = pa.schema(
-            [(name, _TIMESTAMP if name == "timestamp" else kind) for name, kind in types.items()]
-        )
-        order = ["timestamp"] if "timestamp" in types else []
-        keys = [quoted(name) for name in [*order, ROW, *_ids(types)]]
-        once = ""
-        if self.unique:
-            same = ", ".join(quoted(name) for name in self.unique)
-            once = f" QUALIFY row_number() OVER (PARTITION BY {same} ORDER BY {ROW}) = 1"
-        query = (
-            f"SELECT {', '.join(quoted(name) for name in types)} FROM {relation}{once} "
-            f"ORDER BY {', '.join(keys)}"
-        )
-        rows = _write(output, schema, batches(self.connection, query))
-        if base is not None:
-            self.connection.unregister("base")
-        known = _rows_by_source(base) if base is not None else {}
-        output.meta["rows_by_source"] = {**known, self.source: rows - before}
-
-
-def _write(output: Output, schema: pa.Schema, rows: Iterator[pa.RecordBatch]) -> int:
-    written = 0
-    with (
-        output.open("part-0.parquet") as stream,
-        pq.ParquetWriter(stream, schema, compression="zstd") as writer,
-    ):
-        for batch in rows:
-            writer.write_table(pa.Table.from_batches([batch]).cast(schema))
-            written += batch.num_rows
-    return written
+        publish_days(self._lake, connection, rows, report, self._existing)
 
 
 def _distinct(connection: duckdb.DuckDBPyConnection, runs: Runs) -> tuple[int, int]:
@@ -320,15 +211,6 @@ def _distinct(connection: duckdb.DuckDBPyConnection, runs: Runs) -> tuple[int, i
         f"SELECT count(DISTINCT user_id), count(DISTINCT item_id) FROM {runs.relation()}"
     ).fetchone()
     return (int(row[0]), int(row[1])) if row else (0, 0)
-
-
-def _rows_by_source(published: Published) -> dict[str, int]:
-    recorded = published.manifest.meta.get("rows_by_source")
-    return dict(recorded) if isinstance(recorded, dict) else {}
-
-
-def _ids(types: dict[str, pa.DataType]) -> list[str]:
-    return [name for name in SIDE_KEYS.values() if name in types]
 
 
 def _is_text(kind: pa.DataType) -> bool:

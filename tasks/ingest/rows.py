@@ -119,16 +119,10 @@ class Cleaner:
         return self._finish(made, keep)
 
     def _drop_malformed(self, row: MalformedRow, file: str) -> None:
-        reason = f"{row.actual} columns instead of {row.expected}"
-        if row.actual < 2 and row.expected == 2:
-            reason = "a user without items"
-        self.tally.drop(
-            reason,
-            1,
-            lambda _: [
-                RejectedRow(file=file, row=row.record, reason=reason, values={"text": row.text})
-            ],
+        example = RejectedRow(
+            file=file, row=row.record, reason=row.reason, values={"text": row.text}
         )
+        self.tally.drop(row.reason, 1, lambda _: [example])
 
     def _make(self, column: Column, frame: pl.DataFrame, keep: _Keep) -> pl.Series:
         given, name = frame[column.source], column.target

@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import date
+from collections.abc import Mapping
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 
+from tasks.ingest.day_files import DayRows
 from tasks.ingest.mapping import SideTable
 from tasks.ingest.rows import DAY, ROW, Cleaner
-from tasks.ingest.staging import Runs, day_of, quoted
-
-_DATED = "__known"
+from tasks.ingest.staging import Runs, day_of, number_of, quoted
 
 
-@dataclass
-class SideRows:
-    """Dated rows of a side table in one file, sorted by day."""
-
-    path: Path
-    rows_of_day: dict[date, int]
-    dropped: dict[str, int]
-
-    def relation(self, day: date) -> str:
-        """SQL for the rows of a day."""
-        number = (day - date(1970, 1, 1)).days
-        path = str(self.path).replace("'", "''")
-        return (
-            f"(SELECT * EXCLUDE ({_DATED}) FROM read_parquet('{path}') WHERE {_DATED} = {number})"
-        )
+def lake_types(cleaner: Cleaner) -> Mapping[str, pa.DataType]:
+    """Types of the columns that go into the lake, working columns left out."""
+    return {name: kind for name, kind in cleaner.types.items() if name not in (DAY, ROW)}
 
 
 def dated_rows(
@@ -40,7 +27,7 @@ def dated_rows(
     cleaner: Cleaner,
     settings: SideTable,
     target: Path,
-) -> SideRows:
+) -> tuple[DayRows, dict[str, int]]:
     """Dates the rows of `runs` and keeps those that say something new about their ID.
 
     Of several rows of one ID on one day the last one counts; a row that repeats what was known
@@ -54,11 +41,12 @@ def dated_rows(
         cleaner: Knows the columns of the side table.
         settings: How rows without a timestamp are dated.
         target: Parquet file to write.
+
+    Returns:
+        The rows that are left, and how many were dropped for which reason.
     """
     timed = DAY in cleaner.types
-    first_day = min(interactions.rows_of_day)
-    first = (first_day - date(1970, 1, 1)).days
-    own_day = f"s.{DAY}" if timed else "NULL"
+    first = number_of(min(interactions.rows_of_day))
     time_order = "timestamp DESC, " if timed else ""
     seen = "NULL"
     join = ""
@@ -71,44 +59,39 @@ def dated_rows(
     content = [name for name in cleaner.types if name not in (key, "timestamp", DAY, ROW)]
     packed = ", ".join(f"{quoted(name)} := {quoted(name)}" for name in content)
     described = f"struct_pack({packed})" if content else "1"
+    known = "" if timed else f", CAST(coalesce({seen}, {first}) AS INTEGER) AS {DAY}"
     connection.execute(
-        f"""
-        CREATE TEMP TABLE dated AS
-        SELECT s.*, CAST(coalesce({own_day}, {seen}, {first}) AS INTEGER) AS {_DATED}
-        FROM {runs.relation()} s{join}
-        """
+        f"CREATE TEMP TABLE dated AS SELECT s.*{known} FROM {runs.relation()} s{join}"
     )
     connection.execute(
         f"""
         CREATE TEMP TABLE last_of_day AS SELECT * FROM dated QUALIFY
-        row_number() OVER (PARTITION BY {key}, {_DATED} ORDER BY {time_order}{ROW} DESC) = 1
+        row_number() OVER (PARTITION BY {key}, {DAY} ORDER BY {time_order}{ROW} DESC) = 1
         """
     )
     path = str(target).replace("'", "''")
     connection.execute(
         f"""
         COPY (
-            SELECT * FROM last_of_day WINDOW w AS (PARTITION BY {key} ORDER BY {_DATED})
-            QUALIFY lag({_DATED}) OVER w IS NULL OR
+            SELECT * FROM last_of_day WINDOW w AS (PARTITION BY {key} ORDER BY {DAY})
+            QUALIFY lag({DAY}) OVER w IS NULL OR
             {described} IS DISTINCT FROM lag({described}) OVER w
-            ORDER BY {_DATED}, {ROW}
+            ORDER BY {DAY}, {ROW}
         ) TO '{path}' (FORMAT parquet, ROW_GROUP_SIZE 65536)
         """
     )
     rows, kept = _count(connection, "dated"), _count(connection, "last_of_day")
     days = connection.sql(
-        f"SELECT {_DATED}, count(*) FROM read_parquet('{path}') GROUP BY 1"
+        f"SELECT {DAY}, count(*) FROM read_parquet('{path}') GROUP BY 1"
     ).fetchall()
     connection.execute("DROP TABLE dated; DROP TABLE last_of_day")
     written = sum(count for _, count in days)
-    return SideRows(
-        path=target,
-        rows_of_day={day_of(number): count for number, count in days},
-        dropped={
-            "followed by another row of that day": rows - kept,
-            "nothing new about its ID": kept - written,
-        },
-    )
+    rows_of_day = {day_of(number): count for number, count in days}
+    dropped = {
+        "followed by another row of that day": rows - kept,
+        "nothing new about its ID": kept - written,
+    }
+    return DayRows(f"read_parquet('{path}')", lake_types(cleaner), rows_of_day), dropped
 
 
 def _count(connection: duckdb.DuckDBPyConnection, table: str) -> int:

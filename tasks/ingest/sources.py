@@ -61,11 +61,10 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class MalformedRow:
-    """A row that does not have the file's columns."""
+    """A row that cannot be cut into the file's columns."""
 
     record: int
-    expected: int
-    actual: int
+    reason: str
     text: str | None
 
 

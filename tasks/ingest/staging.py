@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
@@ -69,13 +68,6 @@ def _remove_leftovers(root: Path) -> None:
 
 
 @dataclass
-class _Run:
-    path: Path
-    first: int
-    last: int
-
-
-@dataclass
 class Runs:
     """Rows of one table on disk, each run sorted by `__day` and `__row`."""
 
@@ -83,7 +75,7 @@ class Runs:
     name: str
     run_bytes: int = RUN_BYTES
     rows_of_day: dict[date, int] = field(default_factory=dict)
-    _runs: list[_Run] = field(default_factory=list)
+    _runs: list[Path] = field(default_factory=list)
     _held: list[pa.Table] = field(default_factory=list)
     _held_bytes: int = 0
 
@@ -111,10 +103,8 @@ class Runs:
             return
         table = pa.concat_tables(self._held)
         self._held, self._held_bytes = [], 0
-        first = last = 0
         if DAY in table.column_names:
             table = table.sort_by([(DAY, "ascending"), (ROW, "ascending")])
-            first, last = table[DAY][0].as_py(), table[DAY][-1].as_py()
         path = self.folder / f"{self.name}-{len(self._runs):05d}.parquet"
         try:
             pq.write_table(table, path, row_group_size=_ROW_GROUP, compression="lz4")
@@ -124,34 +114,25 @@ class Runs:
                 where=str(path),
                 fix="name a folder with free space with --scratch",
             ) from error
-        self._runs.append(_Run(path, first, last))
+        self._runs.append(path)
 
-    def relation(self, day: date | None = None) -> str:
-        """SQL for the rows, of all days or of one; `flush` must have been called."""
-        number = None if day is None else (day - _EPOCH).days
-        paths = [
-            str(run.path).replace("'", "''")
-            for run in self._runs
-            if number is None or run.first <= number <= run.last
-        ]
-        listed = ", ".join(f"'{path}'" for path in paths)
-        where = "" if number is None else f" WHERE {DAY} = {number}"
-        return f"(SELECT * FROM read_parquet([{listed}]){where})"
+    def relation(self) -> str:
+        """SQL for all rows; `flush` must have been called."""
+        listed = ", ".join("'" + str(path).replace("'", "''") + "'" for path in self._runs)
+        return f"read_parquet([{listed}])"
 
     def __bool__(self) -> bool:
         return bool(self._runs or self._held)
 
 
-def batches(
-    connection: duckdb.DuckDBPyConnection, query: str, rows: int = _ROW_GROUP
-) -> Iterator[pa.RecordBatch]:
-    """Streams a query's result."""
-    yield from connection.sql(query).to_arrow_reader(rows)
-
-
 def day_of(number: int) -> date:
     """The date of a number of days since 1970."""
     return _EPOCH + timedelta(days=number)
+
+
+def number_of(day: date) -> int:
+    """Days since 1970."""
+    return (day - _EPOCH).days
 
 
 def quoted(name: str) -> str:
