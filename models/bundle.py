@@ -22,15 +22,14 @@ from torch import Tensor
 from models import popularity, retrieval
 from models.batch import UserInputs, integers
 from models.config import Settings
-from models.corpus import Corpus
-from models.encoder import FULL_USER_TABLE
-from models.errors import BundleError
+from models.corpus import FULL_USER_TABLE, Corpus
+from models.encoder import Encoder
+from models.errors import BundleError, ExamplesError
 from models.storage import locate, read_parquet
 from models.weights import (
     Part,
     TrainedModel,
     compute_item_vectors,
-    encoder_of,
     load_tables,
     load_towers,
     part_of,
@@ -178,8 +177,7 @@ class Recommender:
         if bundle.trained is not None:
             self._towers = load_towers(folder, bundle.trained)
             self._tables = load_tables(folder, bundle.trained)
-            corpus = Corpus.from_parquet(str(folder / CORPUS), bundle.trained.model)
-            self._encoder = encoder_of(bundle.trained, corpus)
+            _, self._encoder = _corpus_and_encoder(folder, bundle.trained)
 
     @classmethod
     def load(cls, folder: str | Path, *, verify: bool = True) -> Recommender:
@@ -281,14 +279,21 @@ class Recommender:
 
 
 def _item_vectors(folder: Path, trained: TrainedModel | None) -> Tensor:
-    location = str(folder / CORPUS)
     if trained is None:
-        train_count = integers(read_parquet(location, ["train_count"]), "train_count")
+        counts = read_parquet(str(folder / CORPUS), ["train_count"])
+        train_count = integers(counts, "train_count")
         return popularity.item_vectors(train_count)
-    corpus = Corpus.from_parquet(location, trained.model)
-    encoder = encoder_of(trained, corpus)
+    corpus, encoder = _corpus_and_encoder(folder, trained)
     towers = load_towers(folder, trained)
     return compute_item_vectors(towers, load_tables(folder, trained), encoder, len(corpus))
+
+
+def _corpus_and_encoder(folder: Path, trained: TrainedModel) -> tuple[Corpus, Encoder]:
+    try:
+        corpus = Corpus.from_parquet(str(folder / CORPUS), trained.model, trained.table_rows)
+        return corpus, Encoder(trained.model, corpus, trained.table_hashes)
+    except (ExamplesError, ValueError) as error:
+        raise BundleError(f"corpus and weights do not fit: {error}") from error
 
 
 def _copy_weights(source: Path, target: Path, kind: Kind) -> tuple[TrainedModel, list[str]]:

@@ -14,6 +14,11 @@ from models.errors import ExamplesError
 from models.jagged import Jagged
 from models.storage import read_parquet
 
+FULL_USER_TABLE = "full_users"
+FULL_ITEM_TABLE = "full_items"
+"""Tables with a row for every train user and every item (the traditional baseline): the code is
+the index plus one, and 0, the padding row, stands for the unknown."""
+
 
 @dataclass(frozen=True)
 class Corpus:
@@ -31,24 +36,51 @@ class Corpus:
         return self.train_count.numel()
 
     def log_share(self) -> Tensor:
-        """Log of each item's share of the train interactions, float32 `[I]`; -inf without any.
+        """Log of each item's share of the train interactions, float32 `[I]`.
 
-        It is the probability that an in-batch negative is this item.
+        It is the probability that an in-batch negative is this item. An item without train
+        interactions counts as one with one: it cannot be drawn, and a finite number is safe.
         """
-        count = self.train_count.to(torch.float64)
-        return (count / count.sum().clamp(min=1)).log().to(torch.float32)
+        count = self.train_count.to(torch.float64).clamp(min=1)
+        return (count / count.sum()).log().to(torch.float32)
 
     @classmethod
-    def from_parquet(cls, location: str, model: ModelSettings) -> Corpus:
+    def from_parquet(
+        cls, location: str, model: ModelSettings, table_rows: Mapping[str, int]
+    ) -> Corpus:
         """Reads the corpus that the examples step wrote.
 
+        Args:
+            location: Path or URL of the file.
+            model: Says which features are read.
+            table_rows: Rows by table; a code outside its table would silently read another row.
+
         Raises:
-            ExamplesError: The file is damaged, or a column is missing or of another type.
+            ExamplesError: The file is damaged, a column is missing or of another type, or the
+                corpus does not fit the tables.
         """
         names = [f.name for f in model.item.features]
         table = read_parquet(location, ["train_count", *names])
         try:
             features = {name: Jagged.from_arrow(table.column(name)) for name in names}
-            return cls(integers(table, "train_count"), features)
+            corpus = cls(integers(table, "train_count"), features)
         except ValueError as error:
             raise ExamplesError(f"the corpus cannot be used: {error}", location) from error
+        for f in model.item.features:
+            limit, codes = table_rows[f.table], features[f.name]
+            if f.table == FULL_ITEM_TABLE:
+                if limit != len(corpus) + 1:
+                    raise ExamplesError(
+                        f"{len(corpus)} items for a table of {limit - 1} items", location
+                    )
+                continue
+            wrong = (codes.values < 0) | (codes.values >= limit)
+            if bool(wrong.any()):
+                place = int(wrong.nonzero()[0])
+                raise ExamplesError(
+                    f"column '{f.name}' has code {int(codes.values[place])}, but table "
+                    f"'{f.table}' has {limit} rows",
+                    location,
+                    int(codes.row_ids()[place]),
+                )
+        return corpus

@@ -38,7 +38,7 @@ class DistributedTraining:
         self._device = device
         self._first = collectives.rank() == 0
         self._sink = sink
-        corpus = Corpus.from_parquet(job.corpus_file, job.model)
+        corpus = Corpus.from_parquet(job.corpus_file, job.model, job.table_rows)
         self._reader = ExampleReader(job, len(corpus), collectives.rank(), collectives.world_size())
         self._towers = TwoTower(job.model, job.tables, job.table_hashes, settings.seed).to(device)
         self._tables = ShardedTables(

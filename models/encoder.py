@@ -13,13 +13,8 @@ from torch import Tensor
 
 from models.batch import UserInputs
 from models.config import FeatureSettings, ModelSettings
-from models.corpus import Corpus
+from models.corpus import FULL_ITEM_TABLE, FULL_USER_TABLE, Corpus
 from models.jagged import Jagged
-
-FULL_USER_TABLE = "full_users"
-FULL_ITEM_TABLE = "full_items"
-"""Tables with a row for every train user and every item (the traditional baseline): the code is
-the index plus one, and 0, the padding row, stands for the unknown."""
 
 
 class Encoder:

@@ -24,7 +24,7 @@ from torch import Tensor
 from models.batch import Batch, has_history, integers, user_columns
 from models.collectives import share
 from models.config import TrainJob
-from models.encoder import FULL_USER_TABLE
+from models.corpus import FULL_USER_TABLE
 from models.errors import ExamplesError
 from models.storage import parquet_rows, read_parquet
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from models import collectives
 from models.config import EmbeddingTableSettings, ModelSettings, TowerSettings, TrainJob
-from models.corpus import Corpus
-from models.encoder import FULL_ITEM_TABLE, FULL_USER_TABLE, Encoder
+from models.corpus import FULL_ITEM_TABLE, FULL_USER_TABLE, Corpus
+from models.encoder import Encoder
 from models.errors import CheckpointError, ModelError
 from models.initial import initial_rows
 from models.progress import Meter, MetricSink, TrainSummary
@@ -85,7 +85,7 @@ def train_traditional(
     """
     if collectives.world_size() > 1:
         raise ModelError("the traditional baseline trains in one process: start it with 1 rank")
-    corpus = Corpus.from_parquet(job.corpus_file, job.model)
+    corpus = Corpus.from_parquet(job.corpus_file, job.model, job.table_rows)
     return _Training(with_full_tables(job, len(corpus)), corpus, sink, device).run(stop)
 
 

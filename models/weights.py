@@ -18,7 +18,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from models.config import EmbeddingTableSettings, ModelSettings, Settings, TrainJob
-from models.corpus import Corpus
 from models.encoder import Encoder
 from models.errors import BundleError
 from models.two_tower import TwoTower
@@ -191,19 +190,3 @@ def compute_item_vectors(
         for first in range(0, num_items, _ITEM_BLOCK)
     ]
     return torch.cat(vectors) if vectors else torch.zeros(0, 0)
-
-
-def encoder_of(trained: TrainedModel, corpus: Corpus) -> Encoder:
-    """Encoder of a trained model over a corpus.
-
-    Raises:
-        BundleError: A code of the corpus is outside its table.
-    """
-    for f in trained.model.item.features:
-        codes, rows = corpus.features[f.name].values, trained.table_rows.get(f.table, 0)
-        if codes.numel() and f.table in trained.table_rows and int(codes.max()) >= rows:
-            raise BundleError(
-                f"the corpus has code {int(codes.max())} for feature '{f.name}', but the table "
-                f"'{f.table}' has {rows} rows: corpus and weights are of different runs"
-            )
-    return Encoder(trained.model, corpus, trained.table_hashes)

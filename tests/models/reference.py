@@ -7,7 +7,7 @@ are written out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -27,9 +27,9 @@ def train_reference(job: TrainJob) -> tuple[dict[str, Tensor], dict[str, Tensor]
     """Weights of the tables and of the towers after the whole job, float64."""
     settings = job.training
     corpus_rows = pq.read_table(job.corpus_file).to_pylist()
-    corpus = Corpus.from_parquet(job.corpus_file, job.model)
+    corpus = Corpus.from_parquet(job.corpus_file, job.model, job.table_rows)
     towers = TwoTower(job.model, job.tables, job.table_hashes, settings.seed).double()
-    parameters = dict(towers.named_parameters())
+    parameters: dict[str, Tensor] = dict(towers.named_parameters())
     tables = {
         name: initial_rows(name, table.dim, settings.seed, 0, job.table_rows[name]).double()
         for name, table in job.tables.items()
@@ -108,7 +108,7 @@ def train_reference(job: TrainJob) -> tuple[dict[str, Tensor], dict[str, Tensor]
             ):
                 dense_state[name] += gradient**2
                 root = dense_state[name].sqrt() + settings.optimizer.eps
-                p -= settings.optimizer.learning_rate * gradient / root
+                p.sub_(settings.optimizer.learning_rate * gradient / root)
     return tables, {name: p.detach() for name, p in parameters.items()}
 
 
@@ -121,7 +121,7 @@ def _pool(
     rows: list[list[int]],
     table: Tensor,
     job: TrainJob,
-    parameters: dict[str, Tensor],
+    parameters: Mapping[str, Tensor],
     tower: str,
 ) -> Tensor:
     hashes = job.table_hashes[f.table]

@@ -7,6 +7,7 @@ history, accidental hits, and an epoch whose last macro-batch and micro-batch ar
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -34,11 +35,11 @@ def _largest_difference(job: TrainJob) -> float:
     return float(torch.stack(differences).max())
 
 
-def _small_job(folder: Path, hashes: int = 1, **changes: object) -> TrainJob:
+def _small_job(folder: Path, hashes: int = 1, **changes: Any) -> TrainJob:
     world = make_world(
         folder / "world", num_users=40, num_items=30, events_per_user=9, hashes=hashes
     )
-    settings: dict[str, object] = {
+    settings: dict[str, Any] = {
         # 4 micro-batches of 17 leave a short last one, with one row or none for a second rank.
         "batch_size": 17,
         "accumulate": 4,
@@ -68,6 +69,8 @@ def test_initial_weights_are_not_what_is_compared(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.integration
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("sharding", ["table_wise", "row_wise", "column_wise"])
 def test_two_ranks_equal_plain_pytorch(tmp_path: Path, sharding: str) -> None:
     job = _small_job(tmp_path)

@@ -38,7 +38,7 @@ def start(job: TrainJob, folder: Path, ranks: int = 1) -> subprocess.Popen[str]:
         )
 
 
-def finish(process: subprocess.Popen[str], folder: Path, timeout: float = 120) -> dict[str, Any]:
+def finish(process: subprocess.Popen[str], folder: Path, timeout: float = 300) -> dict[str, Any]:
     """Waits for a training to end well and returns its summary."""
     output, _ = process.communicate(timeout=timeout)
     assert process.returncode == 0, (folder / "stderr.txt").read_text()[-4000:]

@@ -94,6 +94,11 @@ def make_world(
         (folder / name).mkdir(parents=True, exist_ok=True)
     corpus_file = str(folder / "items/part-0.parquet")
     all_items = np.arange(num_items)
+
+    def tags_of(index: int) -> list[int]:
+        tags = sorted({int(item_cluster[order[index]]), index % clusters})
+        return [code for tag in tags for code in [int(cluster_rows[tag])] + [0] * (hashes - 1)]
+
     pq.write_table(
         pa.table(
             {
@@ -101,16 +106,7 @@ def make_world(
                 "title": [f"Item {i}" for i in all_items],
                 "train_count": pa.array(count, pa.int64()),
                 "item_id_code": codes(all_items, item_rows, hashes),
-                "tags": lists(
-                    [
-                        [
-                            c
-                            for tag in {int(item_cluster[order[i]]), i % clusters}
-                            for c in [int(cluster_rows[tag])] + [0] * (hashes - 1)
-                        ]
-                        for i in all_items
-                    ]
-                ),
+                "tags": lists([tags_of(i) for i in range(num_items)]),
             }
         ),
         corpus_file,
