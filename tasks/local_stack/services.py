@@ -209,14 +209,14 @@ def _mlflow(settings: StackSettings, port: int) -> Service:
     return Service(
         name="mlflow",
         command=(
-            sys.executable, "-m", "mlflow", "server",
+            sys.executable, "-m", "tasks.local_stack.serve_mlflow", str(home / "mlflow.db"),
             "--host", HOST, "--port", str(port),
             # Four workers and the job runners of the default take 1.9 GB.
             "--workers", "1",
-            "--backend-store-uri", f"sqlite:///{home / 'mlflow.db'}",
             "--serve-artifacts", "--artifacts-destination", (home / "artifacts").as_uri(),
         ),
         environment={
+            "PYTHONPATH": str(code_root()),
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
             "MLFLOW_DISABLE_TELEMETRY": "true",
         },
