@@ -43,6 +43,11 @@ class Ticker:
         """Counts finished units."""
         self.done += amount
 
+    def set(self, done: int, total: int, message: str) -> None:
+        """Says how far work is whose size is known only to another process."""
+        self.total = total
+        self.advance(done - self.done)
+
 
 class _Bar(Ticker):
     def __init__(self, name: str, total: int, progress: Progress) -> None:
@@ -52,7 +57,11 @@ class _Bar(Ticker):
 
     def advance(self, amount: int = 1) -> None:
         super().advance(amount)
-        self._progress.update(self._task, advance=amount)
+        self._progress.update(self._task, completed=self.done, total=self.total)
+
+    def set(self, done: int, total: int, message: str) -> None:
+        super().set(done, total, message)
+        self._progress.update(self._task, description=f"{self.name}: {message}")
 
 
 class _Lines(Ticker):

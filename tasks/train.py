@@ -24,9 +24,9 @@ from tasks.config import digest_of
 from tasks.errors import DataError, TrainingError
 from tasks.lake import Output, Published
 from tasks.launch import JobStatus, LocalLauncher
-from tasks.progress import log
+from tasks.progress import Ticker, log, progress
 from tasks.run_spec import RunSpec, StepResult
-from tasks.train_worker import ERROR, JOB, TRACKING
+from tasks.train_worker import ERROR, JOB, PROGRESS, TRACKING
 
 Kind = Literal["two_tower", "traditional", "popularity"]
 
@@ -97,7 +97,7 @@ def _train(spec: RunSpec, role: str, kind: Kind, examples: Published, child: str
     threads = job.training.threads or max(1, (os.cpu_count() or 1) // nproc)
     launcher.submit(folder, nproc, job.training.max_restarts, threads)
     with _cancelled_by_sigterm(launcher, folder):
-        status = _follow(launcher, folder, log_start)
+        status = _follow(launcher, folder, log_start, role)
     if status is not JobStatus.SUCCEEDED:
         raise _failure(launcher, folder, role)
     return Path(job.output_dir)
@@ -129,9 +129,7 @@ def _job(spec: RunSpec, kind: Kind, examples: Published, folder: Path) -> TrainJ
         training=training,
         checkpoint_dir=str(folder / "checkpoints"),
         output_dir=str(folder / "weights"),
-        digest=digest_of(
-            [kind, examples.digest, config.model, training, sorted(tables.items())]
-        ),
+        digest=digest_of([kind, examples.digest, config.model, training, sorted(tables.items())]),
     )
 
 
@@ -169,33 +167,54 @@ def _write_bundle(
         shutil.rmtree(weights.parent / "checkpoints", ignore_errors=True)
 
 
-def _follow(launcher: LocalLauncher, folder: Path, position: int) -> JobStatus:
-    """Copies the job's log to this process's until the job ends."""
+def _follow(launcher: LocalLauncher, folder: Path, position: int, role: str) -> JobStatus:
+    """Shows the job's log as it grows, until the job ends."""
     path = launcher.logs(folder)
     status = JobStatus.RUNNING
-    while status is JobStatus.RUNNING:
-        time.sleep(_POLL_SECONDS)
-        status = launcher.status(folder)
-        with path.open("rb") as stream:
-            stream.seek(position)
-            fresh = stream.read()
-        position += len(fresh)
-        sys.stderr.write(fresh.decode("utf-8", "replace"))
-        sys.stderr.flush()
+    rest = b""
+    with progress(f"train {role}", total=1) as ticker:
+        while status is JobStatus.RUNNING:
+            time.sleep(_POLL_SECONDS)
+            status = launcher.status(folder)
+            with path.open("rb") as stream:
+                stream.seek(position)
+                fresh = stream.read()
+            position += len(fresh)
+            *lines, rest = (rest + fresh).split(b"\n")
+            for line in lines:
+                _show(line.decode("utf-8", "replace"), ticker)
     return status
+
+
+def _show(line: str, ticker: Ticker) -> None:
+    """One line of the job's log: progress moves the bar, all else is passed on."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        event = None
+    if not isinstance(event, dict) or "event" not in event:
+        print(line, file=sys.stderr, flush=True)
+    elif event["event"] == PROGRESS:
+        ticker.set(event["done"], event["total"], event["message"])
+    else:
+        log(event.pop("event"), **event)
 
 
 def _failure(launcher: LocalLauncher, folder: Path, role: str) -> DataError | TrainingError:
     where = str(launcher.logs(folder))
+    lines = launcher.logs(folder).read_text(errors="replace").splitlines()
     if (folder / ERROR).exists():
-        what = json.loads((folder / ERROR).read_text())["what"]
-        return DataError(
-            f"the {role} cannot be trained: {what}", where=where, fix="correct the input"
-        )
-    last = launcher.logs(folder).read_text(errors="replace").splitlines()[-_TAIL_LINES:]
+        cause = json.loads((folder / ERROR).read_text())
+        if cause["of_the_input"]:
+            return DataError(
+                f"the {role} cannot be trained: {cause['what']}",
+                where=where,
+                fix="correct what is named and run the step again",
+            )
+        lines = cause["trace"].splitlines()
     return TrainingError(
         f"the training job of the {role} ended without a model; its last lines:\n"
-        + "\n".join(f"  | {line}" for line in last),
+        + "\n".join(f"  | {line}" for line in lines[-_TAIL_LINES:]),
         where=where,
         fix="run the step again: it resumes from the last checkpoint",
     )

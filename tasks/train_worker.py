@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from tasks.tracking import MetricLogger
 JOB = "job.json"
 TRACKING = "tracking.json"
 ERROR = "error.json"
+PROGRESS = "train.progress"
+"""Event of the log lines that say how far the job is."""
 
 
 class _Sink:
@@ -30,10 +33,15 @@ class _Sink:
     def log_metrics(self, step: int, metrics: dict[str, float]) -> None:
         shown = {name: round(value, 5) for name, value in metrics.items()}
         log(f"train.{self._role}", step=step, **shown)
-        self._logger.log({f"train/{name}": value for name, value in metrics.items()}, step)
+        self._logger.log_metrics(step, {f"train/{name}": value for name, value in metrics.items()})
 
     def log_text(self, name: str, text: str) -> None:
-        log(name, text=text)
+        for line in text.splitlines():
+            log(f"train.{self._role}", note=line)
+        self._logger.log_text(name, text)
+
+    def progress(self, done: int, total: int, message: str) -> None:
+        log(PROGRESS, done=done, total=total, message=message)
 
 
 class _Silent:
@@ -45,6 +53,9 @@ class _Silent:
     def log_text(self, name: str, text: str) -> None:
         """Drops the text."""
 
+    def progress(self, done: int, total: int, message: str) -> None:
+        """Drops the line."""
+
 
 def main() -> int:
     """Trains the job; returns the process's exit status."""
@@ -52,7 +63,6 @@ def main() -> int:
     parser.add_argument("--job", required=True, type=Path, help="path of the job's job.json")
     path: Path = parser.parse_args().job
     job = TrainJob.model_validate_json(path.read_text())
-    error_file = path.parent / ERROR
     try:
         if int(os.environ.get("RANK", "0")) != 0:
             train(job, _Silent())
@@ -60,9 +70,14 @@ def main() -> int:
         target: dict[str, Any] = json.loads((path.parent / TRACKING).read_text())
         with MetricLogger(target["uri"], target["run_id"]) as logger:
             train(job, _Sink(target["role"], logger))
-    except ModelError as error:
-        # The step that waits for this job reads it: such an error comes back on every restart.
-        error_file.write_text(json.dumps({"what": str(error)}))
+    except Exception as error:
+        # For the step that waits for this job; torchrun's own report hides the cause.
+        cause = {
+            "what": str(error) or type(error).__name__,
+            "trace": traceback.format_exc(),
+            "of_the_input": isinstance(error, ModelError),
+        }
+        (path.parent / ERROR).write_text(json.dumps(cause))
         raise
     return 0
 
