@@ -33,7 +33,7 @@ def ingest(
         mapping: What the files look like; by default usual column names are looked for.
         existing: What to do with days that hold data of another source.
         scratch: Folder for working files; by default the system's.
-        run_bytes: Rows held in memory before they go to disk, in bytes; default 128 MiB.
+        run_bytes: Rows held in memory before they go to disk, in bytes; default 64 MiB.
 
     Raises:
         ConfigError: The mapping does not fit the files.

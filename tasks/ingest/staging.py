@@ -19,7 +19,7 @@ from tasks.errors import LakeError
 from tasks.ingest.rows import DAY, ROW
 
 #: Bytes of rows held in memory before they are sorted and written as a run.
-RUN_BYTES = 128 << 20
+RUN_BYTES = 64 << 20
 _ROW_GROUP = 65_536
 _EPOCH = date(1970, 1, 1)
 _PREFIX = "tailtower-ingest-"
@@ -51,7 +51,7 @@ class Scratch:
         """A DuckDB connection that spills here instead of growing."""
         return duckdb.connect(
             config={
-                "memory_limit": "512MB",
+                "memory_limit": "256MB",
                 "temp_directory": str(self.path / "spill"),
                 "threads": str(min(4, os.cpu_count() or 1)),
                 "autoinstall_known_extensions": "false",
@@ -107,7 +107,9 @@ class Runs:
             table = table.sort_by([(DAY, "ascending"), (ROW, "ascending")])
         path = self.folder / f"{self.name}-{len(self._runs):05d}.parquet"
         try:
-            pq.write_table(table, path, row_group_size=_ROW_GROUP, compression="lz4")
+            pq.write_table(
+                table, path, row_group_size=_ROW_GROUP, compression="lz4", use_dictionary=False
+            )
         except OSError as error:
             raise LakeError(
                 f"cannot write a working file: {error}",
