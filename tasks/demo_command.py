@@ -27,6 +27,7 @@ _FIRST_DEMO_DAY = date(2026, 1, 1)
 _DEMO_HISTORY = 5
 _RUN_TIMEOUT_SECONDS = 3600.0
 _LOG_LINES = 25
+_OVER = ("success", "failed", "skipped", "upstream_failed")
 
 
 def demo_command(
@@ -119,10 +120,9 @@ def _run_day(airflow: AirflowClient, path: Path, config: PipelineConfig, day: da
     def show_finished(tasks: Sequence[TaskInstance]) -> None:
         for task in tasks:
             label = task.task_id if task.map_index < 0 else f"{task.task_id}[{task.map_index}]"
-            if task.seconds is not None and task.state is not None and label not in shown:
-                if task.state in ("success", "failed", "skipped", "upstream_failed"):
-                    shown.add(label)
-                    log("task", day=day, task=label, state=task.state, seconds=round(task.seconds))
+            if task.state in _OVER and label not in shown:
+                shown.add(label)
+                log("task", day=day, task=label, state=task.state, seconds=round(task.seconds or 0))
 
     run = airflow.wait_for_run(
         DAG_ID, run.run_id, timeout=_RUN_TIMEOUT_SECONDS, on_change=show_finished

@@ -67,7 +67,7 @@ def run(spec: RunSpec, role: str) -> StepResult:
         f"train.{role}",
         {"model": published},
         mlflow_run_id=child,
-        **{key: value for key, value in published.manifest.meta.items()},
+        **published.manifest.meta,
     )
 
 

@@ -9,10 +9,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from models.trainer import train
-
 from models.config import TrainJob
 from models.errors import ModelError
+from models.trainer import train
 from tasks.progress import log
 from tasks.tracking import MetricLogger
 
