@@ -5,7 +5,6 @@ Differences and their intervals are computed from the per-user rows, never from 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from tasks import tracking
@@ -21,6 +20,7 @@ from tasks.evaluation.stored import COMPARISON, read_per_user, summary
 from tasks.lake import Lake, Output, Published
 from tasks.run_spec import RunSpec, StepResult
 from tasks.tracking.runs import parent_of
+from tasks.vocabulary import PICTURES
 
 REPORT = "report.html"
 TABLE = "comparison.md"
@@ -41,10 +41,9 @@ def run(spec: RunSpec) -> StepResult:
     """
     lake = spec.lake()
     evaluation = spec.output("evaluate", "evaluation")
-    pictures = _long_tail_pictures(spec, lake)
 
     def write(output: Output) -> None:
-        _write(spec, lake, evaluation, pictures, output)
+        _write(spec, lake, evaluation, output)
 
     published = lake.build(
         "reports/comparison",
@@ -52,7 +51,7 @@ def run(spec: RunSpec) -> StepResult:
         write,
         inputs={
             "evaluation": evaluation.digest,
-            **{f"vocabulary/{t}": spec.output("vocabulary", t).digest for t in spec.config.tables},
+            "pictures": spec.output("vocabulary", PICTURES).digest,
         },
         settings={
             "evaluation": spec.config.evaluation.model_dump(mode="json"),
@@ -113,20 +112,12 @@ def read_figures(lake: Lake, published: Published) -> dict[str, str]:
 def long_tail_pictures(spec: RunSpec) -> dict[str, tuple[str, bytes]]:
     """File name and content of each vocabulary's picture, by table."""
     lake = spec.lake()
+    published = spec.output("vocabulary", PICTURES)
     pictures = {}
-    for table, path in _long_tail_pictures(spec, lake).items():
+    for path in published.files():
+        name = path.rsplit("/", 1)[-1]
         with lake.open_input(path) as stream:
-            pictures[table] = (path, bytes(stream.read()))
-    return pictures
-
-
-def _long_tail_pictures(spec: RunSpec, lake: Lake) -> dict[str, str]:
-    pictures = {}
-    for table in spec.config.tables:
-        files = spec.output("vocabulary", table).files()
-        drawn = sorted((f for f in files if f.endswith((".svg", ".png"))), reverse=True)
-        if drawn:  # an SVG where there is a choice
-            pictures[table] = drawn[0]
+            pictures[name.partition(".")[0]] = (name, bytes(stream.read()))
     return pictures
 
 
@@ -134,7 +125,6 @@ def _write(
     spec: RunSpec,
     lake: Lake,
     evaluation: Published,
-    pictures: Mapping[str, str],
     output: Output,
 ) -> None:
     from tasks.report.figures import draw
@@ -145,7 +135,7 @@ def _write(
     present = draw(comparison)
     for name, svg in present.items():
         output.write_bytes(f"{FIGURES}/{name}.svg", svg.encode())
-    page = render(comparison, present, long_tail=long_tail_pictures(spec) if pictures else None)
+    page = render(comparison, present, long_tail=long_tail_pictures(spec))
     output.write_bytes(COMPARISON, comparison.model_dump_json(indent=1).encode())
     output.write_bytes(TABLE, markdown(comparison).encode())
     output.write_bytes(REPORT, page.encode())

@@ -34,7 +34,7 @@ from tasks.evaluation.stored import PER_USER, SAMPLES
 from tasks.lake import Lake, Output, Published
 from tasks.progress import log, progress
 from tasks.run_spec import RunSpec, StepResult
-from tasks.serving.bundles import bundle_folder, registered_model, table_sources, trained_model
+from tasks.serving.bundles import bundle_folder, champion_folder, table_sources, trained_model
 from tasks.serving.by_id import RecommenderById
 from tasks.serving.fallback import top_k
 
@@ -66,8 +66,9 @@ def run(spec: RunSpec) -> StepResult:
     lake = spec.lake()
     examples = spec.output("examples", "examples")
     models = {role: trained_model(spec, role) for role in spec.config.roles}
+    inputs = {f"model/{role}": model.digest for role, model in models.items()}
     if spec.champion is not None:
-        models[CHAMPION] = registered_model(lake, spec.champion)
+        inputs[f"model/{CHAMPION}"] = f"{spec.champion.run_id}, version {spec.champion.version}"
 
     def write(output: Output) -> None:
         _write(spec, lake, examples, models, output)
@@ -76,10 +77,7 @@ def run(spec: RunSpec) -> StepResult:
         "evaluations",
         spec.day,
         write,
-        inputs={
-            "examples": examples.digest,
-            **{f"model/{name}": model.digest for name, model in models.items()},
-        },
+        inputs={"examples": examples.digest, **inputs},
         settings={"k": list(ks), "metric": spec.config.gate.metric, "format": _FORMAT},
     )
     meta = published.manifest.meta
@@ -110,7 +108,7 @@ def _write(
     tests = test_set(test, items)
     by_k = cutoff(spec.config.gate.metric)
     rows, samples, facts = [], [], {}
-    with progress("evaluate", len(models)) as ticker:
+    with progress("evaluate", len(models) + (spec.champion is not None)) as ticker:
         for name, indices, scores, bundle in _recommend(spec, lake, models, test, item_ids):
             started = time.monotonic()
             per_user = measure(name, indices, tests, ks)
@@ -159,15 +157,14 @@ def _recommend(
     """Recommendations of each model in indices of this run's corpus; one model in memory."""
     k = max(spec.config.evaluation.k)
     for name, published in models.items():
-        folder = bundle_folder(lake, published)
-        if name == CHAMPION:
+        recommender = Recommender.load(bundle_folder(lake, published))
+        indices, scores, _ = top_k(recommender, recommender.inputs(test), k)
+        yield name, indices, scores, recommender.bundle
+    if spec.champion is not None:
+        with champion_folder(spec, spec.champion) as folder:
             model = RecommenderById(folder, table_sources(spec.config))
             indices, scores = foreign_top_k(spec, model, test, item_ids, k)
-            yield name, indices, scores, model.recommender.bundle
-        else:
-            recommender = Recommender.load(folder)
-            indices, scores, _ = top_k(recommender, recommender.inputs(test), k)
-            yield name, indices, scores, recommender.bundle
+            yield CHAMPION, indices, scores, model.recommender.bundle
 
 
 def _sample(

@@ -106,7 +106,7 @@ def check_champion(spec: RunSpec) -> None:
 def _register(spec: RunSpec, candidate: Published, comparison: ModelComparison) -> ModelReference:
     from tasks.serving.packaging import save_model
 
-    existing = registry.find_version(spec.config, spec.run_id)
+    existing = registry.find_version(spec.config, spec.run_id, candidate.digest)
     if existing is not None:
         return existing
     metric = comparison.metric
@@ -120,7 +120,7 @@ def _register(spec: RunSpec, candidate: Published, comparison: ModelComparison) 
             folder,
             run_id=spec.run_id,
             day=spec.day,
-            bundle=candidate.path,
+            bundle=candidate,
             mlflow_run_id=spec.require("train.candidate").facts["mlflow_run_id"],
             description=(
                 f"Candidate of {spec.day}, trained on {spec.train_days[0]} to "
@@ -129,7 +129,6 @@ def _register(spec: RunSpec, candidate: Published, comparison: ModelComparison) 
                 + f" on {comparison.users:,} users. Bundle in the lake: `{candidate.path}`."
             ),
             tags={
-                "tailtower.bundle_digest": candidate.digest,
                 "tailtower.data_digest": spec.output("examples", "examples").digest,
                 "tailtower.code_version": spec.code_version,
             },

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +18,7 @@ from tasks.errors import ConfigError
 from tasks.evaluation.stored_runs import find_model
 from tasks.lake import Lake
 from tasks.publish import POINTER, read_pointer
-from tasks.serving.bundles import bundle_folder, registered_model, table_sources, trained_model
+from tasks.serving.bundles import bundle_folder, champion_folder, table_sources, trained_model
 from tasks.serving.by_id import ITEM_SOURCE, USER_SOURCE, RecommenderById
 
 Embedding = Literal["own row", "shared bucket", "not used"]
@@ -86,9 +87,21 @@ def recommend(
     """
     if user is None and not history:
         raise ConfigError("nobody to recommend to", fix="give --user ID, or --history ITEM")
-    folder, name = _champion(config) if run is None else _of_run(config, run)
-    model = RecommenderById(folder, table_sources(config))
-    answer = model.answer(user, k, history=history, exclude_seen=exclude_seen)
+    with _model(config, run) as (folder, name):
+        model = RecommenderById(folder, table_sources(config))
+        # Whatever is read from the folder is read inside this block.
+        return _answer(model, name, user, list(history or ()), k, exclude_seen)
+
+
+def _answer(
+    model: RecommenderById,
+    name: str,
+    user: str | None,
+    history: list[str],
+    k: int,
+    exclude_seen: bool,
+) -> Recommendations:
+    answer = model.answer(user, k, history=history or None, exclude_seen=exclude_seen)
     indices = model.items_of(answer.items)
     corpus = model.recommender.corpus
     counts = corpus.column("train_count").to_pylist()
@@ -100,7 +113,6 @@ def recommend(
     own = model.owns_row(ITEM_SOURCE, pa.array(answer.items, model.item_ids.type))
     known = user is not None and model.row_of(user) is not None
     user_owns = None if user is None else model.owns_row(USER_SOURCE, pa.array([user]))
-    given = list(history or ())
     return Recommendations(
         model=name,
         user_id=user,
@@ -108,7 +120,7 @@ def recommend(
         embedding=_embedding(user_owns, 0),
         origin=answer.origin,
         unknown_history=tuple(
-            item for item, n in zip(given, model.items_of(given), strict=True) if n < 0
+            item for item, n in zip(history, model.items_of(history), strict=True) if n < 0
         ),
         items=tuple(
             RecommendedItem(
@@ -159,7 +171,18 @@ def show(found: Recommendations, console: Console | None = None) -> None:
         )
 
 
-def _champion(config: PipelineConfig) -> tuple[Path, str]:
+@contextmanager
+def _model(config: PipelineConfig, run: str | None) -> Iterator[tuple[Path, str]]:
+    """Folder and name of the champion's bundle, or of a run's."""
+    if run is not None:
+        named = find_model(config, run)
+        spec = named.spec
+        if named.role == "champion" and spec.champion is not None:
+            with champion_folder(spec, spec.champion) as folder:
+                yield folder, named.label
+        else:
+            yield bundle_folder(spec.lake(), trained_model(spec, named.role)), named.label
+        return
     lake = Lake(config.lake)
     pointer = read_pointer(lake)
     if pointer is None:
@@ -169,17 +192,7 @@ def _champion(config: PipelineConfig) -> tuple[Path, str]:
             fix="train one with `tailtower run`, or name a run with --run",
         )
     folder = bundle_folder(lake, lake.open_published(pointer["output"]))
-    return folder, f"champion, version {pointer['version']} of {pointer['day']}"
-
-
-def _of_run(config: PipelineConfig, run: str) -> tuple[Path, str]:
-    named = find_model(config, run)
-    spec = named.spec
-    if named.role == "champion" and spec.champion is not None:
-        published = registered_model(spec.lake(), spec.champion)
-    else:
-        published = trained_model(spec, named.role)
-    return bundle_folder(spec.lake(), published), named.label
+    yield folder, f"champion, version {pointer['version']} of {pointer['day']}"
 
 
 def _embedding(owns: list[bool] | None, place: int) -> Embedding:

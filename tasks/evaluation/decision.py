@@ -108,7 +108,7 @@ def _sentence(
     subject = f"the candidate of {comparison.day} ({comparison.metric} {shown})"
     if outcome == "rejected":
         reasons = "; ".join(check.text for check in checks if not check.passed)
-        return f"Rejected: {subject} is not good enough: {reasons}."
+        return f"Rejected: {subject} does not pass: {reasons}."
     start = {
         "promoted": "Promoted",
         "proposed": "Proposed for approval",

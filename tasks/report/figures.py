@@ -151,8 +151,10 @@ def _svg(figure: Figure) -> str:
     import matplotlib as mpl
 
     stream = io.StringIO()
-    # Text stays text: small, selectable and readable aloud. The salt makes the file reproducible.
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "tailtower"}):
+    # Text stays text: small, selectable and readable aloud. The salt makes the file reproducible,
+    # and different for each figure, because a page's figures share one space of element ids.
+    salt = figure.axes[0].get_title(loc="left")
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
         figure.savefig(stream, format="svg", metadata={"Date": None})
     text = stream.getvalue()
     return text[text.index("<svg") :]

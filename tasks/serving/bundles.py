@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tasks.config import PipelineConfig
@@ -30,13 +32,25 @@ def trained_model(spec: RunSpec, role: str) -> Published:
     return spec.output(f"train.{role}", MODEL)
 
 
-def registered_model(lake: Lake, model: ModelReference) -> Published:
-    """The published bundle of a registered version.
+@contextmanager
+def champion_folder(spec: RunSpec, champion: ModelReference) -> Iterator[Path]:
+    """Local folder of a registered version's bundle, for reading inside the block.
+
+    The lake's copy is taken where it still is; otherwise the registry's own.
 
     Raises:
-        LakeError: It was removed from the lake.
+        TrackingError: The registry is needed and cannot be reached.
     """
-    return lake.open_published(model.bundle)
+    lake = spec.lake()
+    published = lake.find(champion.bundle)
+    if published is not None:
+        yield bundle_folder(lake, published)
+        return
+    from tasks.serving.packaging import bundle_in
+    from tasks.tracking import registry
+
+    with registry.local_copy(spec.config, champion.version) as model:
+        yield bundle_in(model)
 
 
 def table_sources(config: PipelineConfig) -> dict[str, str]:

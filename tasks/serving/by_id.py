@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from models.bundle import Recommender
 from models.config import FeatureSettings
-from models.encoder import FULL_USER_TABLE
+from models.corpus import FULL_USER_TABLE
 from tasks.config import VocabularySettings
 from tasks.longtail.columns import from_arrow
 from tasks.longtail.encoding import Encoder

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import shutil
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -36,26 +38,62 @@ _REQUIREMENTS = (
 def save_model(target: Path, bundle: Path, sources: Mapping[str, str]) -> None:
     """Writes a folder in MLflow's model format.
 
-    The packages `models` and `tasks` travel with it, so the model answers with the code that it
-    was evaluated with, on a host that has only the requirements.
+    The modules that it is made of travel with it, so the model answers with the code that it was
+    evaluated with, on a host that has only the requirements.
 
     Args:
-        target: New folder.
+        target: New folder; a folder beside it, `<name>-code`, is left behind.
         bundle: Folder of the bundle; it is copied.
         sources: Raw column behind each embedding table.
     """
     import mlflow.pyfunc
 
+    script = Path(__file__).with_name("pyfunc_model.py")
+    code = target.with_name(f"{target.name}-code")
+    for module in imported_by(script):
+        copy = code / module.relative_to(PROJECT_ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(module, copy)
     mlflow.pyfunc.save_model(
         path=str(target),
-        python_model=str(Path(__file__).with_name("pyfunc_model.py")),
+        python_model=str(script),
         artifacts={"bundle": str(bundle)},
-        code_paths=[str(PROJECT_ROOT / "models"), str(PROJECT_ROOT / "tasks")],
+        code_paths=[str(path) for path in sorted(code.iterdir())],
         model_config={"sources": dict(sources)},
         signature=signature(bundle),
         input_example=_example(bundle),
         pip_requirements=[f"{name}=={_public(version(name))}" for name in _REQUIREMENTS],
     )
+
+
+def imported_by(script: Path) -> set[Path]:
+    """Files of this product that a script imports, at any depth and anywhere in a module."""
+    found: set[Path] = set()
+    waiting = [script]
+    while waiting:
+        tree = ast.parse(waiting.pop().read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                # `from package import module` names a module, too.
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            else:
+                continue
+            fresh = {path for name in names for path in _files_of(name)} - found
+            found |= fresh
+            waiting += fresh
+    return found
+
+
+def _files_of(module: str) -> list[Path]:
+    """Files that importing a module of this product runs: its packages' and its own."""
+    parts = module.split(".")
+    if parts[0] not in ("models", "tasks"):
+        return []
+    packages = [PROJECT_ROOT.joinpath(*parts[:n], "__init__.py") for n in range(1, len(parts) + 1)]
+    own = PROJECT_ROOT.joinpath(*parts[:-1], f"{parts[-1]}.py")
+    return [path for path in (*packages, own) if path.is_file()]
 
 
 def bundle_in(model: Path) -> Path:

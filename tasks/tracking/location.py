@@ -31,7 +31,11 @@ _ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
+    # The last line on standard output is a step's result.
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
+for _name, _value in _ENVIRONMENT.items():  # before anything imports MLflow, which reads some once
+    os.environ.setdefault(_name, _value)
 _CREDENTIALS = re.compile(r"(?<=//)[^/@]+@")
 
 
@@ -83,8 +87,6 @@ def client(config: PipelineConfig) -> MlflowClient:
 @functools.lru_cache(maxsize=8)
 def open_client(uri: str) -> MlflowClient:
     """A client of the tracking server and model registry at a URI; one for each URI."""
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
     if uri.startswith("sqlite:///"):
         Path(uri.removeprefix("sqlite:///")).absolute().parent.mkdir(parents=True, exist_ok=True)
     from mlflow import MlflowClient

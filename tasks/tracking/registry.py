@@ -13,6 +13,7 @@ from urllib.request import url2pathname
 
 from tasks.config import PipelineConfig
 from tasks.errors import ConfigError
+from tasks.lake import Published
 from tasks.run_spec import ModelReference
 from tasks.tracking.location import client, experiment_id, tracking_errors, tracking_uri
 from tasks.tracking.runs import DAY, RUN_ID
@@ -24,6 +25,7 @@ CHAMPION = "champion"
 CHALLENGER = "challenger"
 PREVIOUS = "previous"
 BUNDLE = "tailtower.bundle"
+BUNDLE_DIGEST = "tailtower.bundle_digest"
 
 
 def current_champion(config: PipelineConfig) -> ModelReference | None:
@@ -52,10 +54,13 @@ def by_alias(config: PipelineConfig, alias: str) -> ModelReference | None:
             raise
 
 
-def find_version(config: PipelineConfig, run_id: str) -> ModelReference | None:
-    """The version that a tailtower run registered, if it did."""
+def find_version(config: PipelineConfig, run_id: str, bundle_digest: str) -> ModelReference | None:
+    """The version that a tailtower run registered from a bundle, if it did."""
     name = config.tracking.model_name
-    query = f"name = '{name}' and tags.`{RUN_ID}` = '{run_id}'"
+    query = (
+        f"name = '{name}' and tags.`{RUN_ID}` = '{run_id}' "
+        f"and tags.`{BUNDLE_DIGEST}` = '{bundle_digest}'"
+    )
     with tracking_errors(f"looking for versions of '{name}'", tracking_uri(config)):
         found = client(config).search_model_versions(query, max_results=1)
     return _reference(found[0]) if found else None
@@ -67,7 +72,7 @@ def register(
     *,
     run_id: str,
     day: date,
-    bundle: str,
+    bundle: Published,
     mlflow_run_id: str,
     description: str,
     tags: Mapping[str, str],
@@ -79,19 +84,25 @@ def register(
         folder: Local folder in MLflow's model format.
         run_id: Tailtower run that trained the model.
         day: Day it was tested on.
-        bundle: Lake path of its bundle.
+        bundle: Its bundle in the lake.
         mlflow_run_id: MLflow run of the candidate.
         description: What a person reads on the version's page.
         tags: More tags for the version.
     """
     from mlflow.exceptions import MlflowException
 
-    existing = find_version(config, run_id)
+    existing = find_version(config, run_id, bundle.digest)
     if existing is not None:
         return existing
     name = config.tracking.model_name
     mlflow = client(config)
-    labels = {RUN_ID: run_id, DAY: day.isoformat(), BUNDLE: bundle, **tags}
+    labels = {
+        RUN_ID: run_id,
+        DAY: day.isoformat(),
+        BUNDLE: bundle.path,
+        BUNDLE_DIGEST: bundle.digest,
+        **tags,
+    }
     with tracking_errors(f"registering a version of '{name}'", tracking_uri(config)):
         try:
             mlflow.create_registered_model(

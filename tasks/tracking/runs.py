@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tasks.config import PipelineConfig
 from tasks.errors import UpstreamError
-from tasks.lake import Published
+from tasks.lake import Lake, Published
 from tasks.run_spec import RunSpec
 from tasks.tracking.location import (
     client,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 RUN_ID = "tailtower.run_id"
 DAY = "tailtower.day"
 ROLE = "tailtower.role"
+LAKE = "tailtower.lake"
 PARENT = "parent"
 """Value of the role tag on the run that holds a day's models."""
 
@@ -90,7 +91,11 @@ def parent_of(spec: RunSpec) -> str:
 def find_run(config: PipelineConfig, run_id: str, role: str = PARENT) -> str | None:
     """MLflow id of a tailtower run's parent or child run, if it was started."""
     experiment = experiment_id(config)
-    query = f"tags.`{RUN_ID}` = '{run_id}' and tags.`{ROLE}` = '{role}'"
+    # Two lakes with the same settings and days have runs of the same name.
+    query = (
+        f"tags.`{RUN_ID}` = '{run_id}' and tags.`{ROLE}` = '{role}' "
+        f"and tags.`{LAKE}` = '{_lake(config)}'"
+    )
     with tracking_errors("looking for a run", tracking_uri(config)):
         found = client(config).search_runs([experiment], query, max_results=1)
     return found[0].info.run_id if found else None
@@ -231,6 +236,7 @@ def _get_or_create(
                     RUN_ID: run_id,
                     DAY: day.isoformat(),
                     ROLE: role,
+                    LAKE: _lake(config),
                     "tailtower.pipeline": config.name,
                     "tailtower.code_version": code_version(),
                     "mlflow.source.name": "tailtower",
@@ -240,13 +246,22 @@ def _get_or_create(
                 },
             )
             found = created.info.run_id
-        elif mlflow.get_run(found).info.status != "RUNNING":
-            mlflow.update_run(found, status="RUNNING")
-        params = [Param(key, value) for key, value in flat_params(config).items()]
+            known = {}
+        else:
+            run = mlflow.get_run(found)
+            known = run.data.params
+            if run.info.status != "RUNNING":
+                mlflow.update_run(found, status="RUNNING")
+        # MLflow never changes a parameter: a run that is taken up again keeps those it has.
+        params = [Param(k, v) for k, v in flat_params(config).items() if k not in known]
         for start in range(0, len(params), _PARAMS_AT_ONCE):
             batch = params[start : start + _PARAMS_AT_ONCE]
             mlflow.log_batch(found, params=batch, synchronous=True)
     return found
+
+
+def _lake(config: PipelineConfig) -> str:
+    return without_credentials(Lake(config.lake).url)
 
 
 def _user() -> str:
