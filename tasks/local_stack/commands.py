@@ -84,7 +84,7 @@ def up_command(
     began = time.monotonic()
     environment = {} if config is None else {"TAILTOWER_CONFIG": str(config)}
     info = up(settings_from_environment(extra=environment))
-    _show(info)
+    show(info)
     console.print(f"up after {time.monotonic() - began:.0f} s; stop it with `tailtower down`")
 
 
@@ -100,7 +100,7 @@ def status_command() -> None:
     if info is None:
         console.print("not running; start it with `tailtower up`")
         raise typer.Exit(1)
-    _show(info)
+    show(info)
     for service, pid in sorted(info.running.items()):
         console.print(f"  {service:<22} pid {pid}", highlight=False)
     for service in info.stopped:
@@ -110,7 +110,8 @@ def status_command() -> None:
         raise typer.Exit(1)
 
 
-def _show(info: StackInfo) -> None:
+def show(info: StackInfo) -> None:
+    """Prints the addresses and the login."""
     for title, url, note in (
         ("Airflow", info.airflow_url, f"user {info.username}, password in {info.password_file}"),
         ("MLflow", info.mlflow_url, ""),
