@@ -6,11 +6,15 @@ column with the rule's bound. Counts are exact, whatever the number of files or 
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
+from functools import cache
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -20,6 +24,9 @@ from data_contracts.footer_checks import FooterReport
 from data_contracts.partition_checks import READING, SAMPLES, Tally
 from data_contracts.result import RuleResult
 from data_contracts.rules import Bound, Rule, shown
+
+if TYPE_CHECKING:
+    import duckdb
 
 _MICROS_PER_HOUR = 3_600_000_000
 _EXPECTATIONS: dict[str, tuple[str, bool]] = {
@@ -58,34 +65,53 @@ def duplicates(
     DuckDB groups the key columns; what does not fit into memory goes to its temporary files.
     Keys with a null are left to the rules about nulls.
     """
-    import duckdb
-
-    first = next(data.batches(report.footers[0].file, key))
-    schema = first.schema
+    filled = [footer for footer in report.footers if footer.rows]
+    found = next(data.batches(filled[0].file, key)).schema
+    # Without a zone, whose handling would ask for one more package; the instants stay the same.
+    schema = pa.schema(
+        [
+            field.with_type(pa.timestamp(field.type.unit))
+            if pa.types.is_timestamp(field.type)
+            else field
+            for field in (found.field(name) for name in key)
+        ]
+    )
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for footer in report.footers:
+        for footer in filled:
             for batch in data.batches(footer.file, key):
                 yield batch.select(schema.names).cast(schema)
 
-    reader = pa.RecordBatchReader.from_batches(schema, batches())
-    names = ", ".join(f'"{name}"' for name in (n.replace('"', '""') for n in key))
-    present = " AND ".join(f"{name} IS NOT NULL" for name in names.split(", "))
-    with duckdb.connect() as connection:
-        connection.register("rows", reader)
-        connection.execute(
-            f"CREATE TEMP TABLE repeated AS SELECT {names}, count(*) AS n FROM rows "
-            f"WHERE {present} GROUP BY ALL HAVING count(*) > 1"
-        )
-        extra = connection.execute("SELECT coalesce(sum(n - 1), 0) FROM repeated").fetchone()
-        keys = connection.execute(
-            f"SELECT {names} FROM repeated ORDER BY n DESC, {names} LIMIT {SAMPLES}"
-        ).fetchall()
+    quoted = ['"' + name.replace('"', '""') + '"' for name in key]
+    names = ", ".join(quoted)
+    copies = "copies" + "_" * max(map(len, key))  # longer than any column of the key
+    present = " AND ".join(f"{name} IS NOT NULL" for name in quoted)
+    connection = _duckdb()
+    connection.register("rows", pa.RecordBatchReader.from_batches(schema, batches()))
+    connection.execute(
+        f"CREATE OR REPLACE TEMP TABLE repeated AS SELECT {names}, count(*) AS {copies} FROM rows "
+        f"WHERE {present} GROUP BY ALL HAVING count(*) > 1"
+    )
+    connection.unregister("rows")
+    extra = connection.execute(f"SELECT coalesce(sum({copies} - 1), 0) FROM repeated").fetchone()
+    keys = connection.execute(
+        f"SELECT {names} FROM repeated ORDER BY {copies} DESC, {names} LIMIT {SAMPLES}"
+    ).fetchall()
     columns = [contract.is_personal((name,)) for name in key]
     samples = [
         "/".join(shown(value, personal=columns[n]) for n, value in enumerate(key)) for key in keys
     ]
     return Tally(count=int(extra[0]) if extra else 0, of=report.rows, samples=samples)
+
+
+@cache
+def _duckdb() -> duckdb.DuckDBPyConnection:
+    """The database of this process; opening one costs more than counting a small day."""
+    import duckdb
+
+    folder = tempfile.mkdtemp(prefix="tailtower-duckdb-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return duckdb.connect(config={"temp_directory": folder})
 
 
 def judge(contract: Contract, days: Sequence[DayMeasures]) -> list[tuple[RuleResult, ...]]:

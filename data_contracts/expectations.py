@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -80,9 +81,12 @@ class FrameValidation:
         Raises:
             RuntimeError: An expectation could not be evaluated; nothing passes silently.
         """
-        result = self._definition.run(
-            batch_parameters={"dataframe": frame}, result_format=self._format
-        )
+        with warnings.catch_warnings():
+            # pandas takes a group in a pattern for a wish to extract it.
+            warnings.filterwarnings("ignore", "This pattern is interpreted", UserWarning)
+            result = self._definition.run(
+                batch_parameters={"dataframe": frame}, result_format=self._format
+            )
         outcomes = {}
         for entry in result.results:
             key = entry.expectation_config.meta["key"]
@@ -106,7 +110,10 @@ def _library() -> tuple[Any, Any, Any]:
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     # After another library has set up logging, the import writes hundreds of INFO lines.
     logging.getLogger("great_expectations").setLevel(logging.WARNING)
-    import great_expectations as gx
+    with warnings.catch_warnings():
+        # It imports modules that Python has deprecated; nobody here can do anything about it.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import great_expectations as gx
     from great_expectations.data_context.types.base import ProgressBarsConfig
 
     context = gx.get_context(mode="ephemeral")

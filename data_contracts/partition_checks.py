@@ -135,7 +135,9 @@ def _measure(contract: Contract, file: FileOfDay, tallies: Tallies) -> Iterator[
             tallies[rule.key].merge(_tally(footer.file.name, count, footer.rows))
         else:
             reading.append(rule)
-    columns = sorted({rule.column[0] for rule in reading})
+    # Keys are read here too, so that a damaged page is found before they are counted.
+    keys = {name for rule in contract.rules if rule.measure == "duplicates" for name in rule.column}
+    columns = sorted({rule.column[0] for rule in reading} | (keys & set(footer.types)))
     if not columns or not footer.rows:
         return
     by_value = tuple(rule for rule in reading if rule.check is not None)

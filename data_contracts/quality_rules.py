@@ -141,7 +141,7 @@ class _Library:
             raise file.error(f"{metric} is about one column", (*place, "metric"), _NO_COLUMN)
         bound = _bound(file, quality, place, unit)
         severity = _severity(file, quality, place)
-        names = (self.column.name,) if self.column else ()
+        names: tuple[str, ...] = (self.column.name,) if self.column else ()
         if metric == "rowCount":
             return Rule("", "row count", "rows", (), str(bound), bound, severity)
         if metric == "nullValues":
@@ -202,7 +202,7 @@ def _own_rules(
             f"use the engine {ENGINE}",
         )
     given = quality["implementation"]
-    settings = {"rule": given} if isinstance(given, str) else dict(given)
+    settings: dict[str, Any] = {"rule": given} if isinstance(given, str) else dict(given)
     at = (*place, "implementation")
     name = settings.pop("rule", None)
     if name not in _OWN:

@@ -87,18 +87,19 @@ class ContractResult(BaseModel):
         return f"{self.dataset} {self.day}" if self.day else self.dataset
 
 
-def render(results: Sequence[ContractResult], *, width: int = 160) -> str:
-    """The broken rules of all results as one table of at most one screen, most severe first.
+def broken_rules(results: Sequence[ContractResult]) -> list[tuple[str, RuleResult]]:
+    """Broken rules of all results, each with the data set and day it belongs to."""
+    return [(result.title, rule) for result in results for rule in result.broken]
+
+
+def render(rules: Iterable[tuple[str, RuleResult]], *, rest: str, width: int = 160) -> str:
+    """Broken rules as one table of at most one screen, most severe first.
 
     Args:
-        results: Results of any number of days and data sets.
+        rules: Rules, each with the data set and day it belongs to.
+        rest: Where the rules are that do not fit.
         width: Characters of a line.
     """
-    return render_rules([(r.title, rule) for r in results for rule in r.broken], width=width)
-
-
-def render_rules(rules: Iterable[tuple[str, RuleResult]], *, width: int = 160) -> str:
-    """Broken rules, each with the data set and day it belongs to, as one table."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -119,11 +120,11 @@ def render_rules(rules: Iterable[tuple[str, RuleResult]], *, width: int = 160) -
         cells += [rule.rule, rule.column, rule.file, rule.found, rule.expected]
         cells += [f"{rule.rows:,}" if rule.rows else "", ", ".join(rule.sample)]
         table.add_row(*(Text(cell) for cell in cells))
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(table)
-    text = "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().splitlines())
+    screen = io.StringIO()
+    Console(file=screen, width=width, color_system=None).print(table)
+    text = "\n".join(line.rstrip() for line in screen.getvalue().rstrip().splitlines())
     left = len(ordered) - SCREEN_ROWS
-    return f"{text}\n… and {left} more in contract_result.json" if left > 0 else text
+    return f"{text}\n… and {left} more: {rest}" if left > 0 else text
 
 
 def _severest_first(rule: RuleResult) -> tuple[bool, int]:

@@ -8,29 +8,26 @@ when there is a day to check.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import date, timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-import data_contracts
-from data_contracts.contract import Contract, load_contract
-from data_contracts.data_files import DataFile, DataFiles
-from data_contracts.errors import ContractFileError
+from data_contracts.contract import Contract
 from data_contracts.footer_checks import check_footers
-from data_contracts.result import ContractResult, RuleResult, render_rules
-from tasks.config import DataSettings
-from tasks.errors import ConfigError, ContractError, DataError
+from data_contracts.result import ContractResult, RuleResult, broken_rules, render
+from data_contracts.type_drift import types_between_days
+from tasks.contract_files import contract_of, files_in, files_of
+from tasks.errors import ContractError, DataError
 from tasks.lake import Lake, Output, Published, partition_name
-from tasks.progress import console, log, progress
+from tasks.progress import console, log
 from tasks.run_spec import RunSpec, StepResult
-
-if TYPE_CHECKING:
-    from data_contracts.check import DayOfData
 
 RESULT = "contract_result.json"
 SIDE_TABLES = ("items", "users")
+
+#: Broken rules, each with the data set and day it belongs to.
+Broken = list[tuple[str, RuleResult]]
 
 
 def run(spec: RunSpec) -> StepResult:
@@ -45,88 +42,48 @@ def run(spec: RunSpec) -> StepResult:
         return StepResult.of("validate", {}, validation="off")
     started = time.monotonic()
     lake = spec.lake()
+    plans = [
+        _plan(lake, contract_of(dataset, spec.config.data), days)
+        for dataset, days in _datasets(spec, lake).items()
+    ]
+    new = sum(len(plan.pending) for plan in plans)
+    if new:
+        _check(spec, plans)
     outputs: dict[str, Published] = {}
-    results: list[ContractResult] = []
-    drift: list[tuple[str, RuleResult]] = []
-    versions = {}
-    for dataset, days in _datasets(spec, lake).items():
-        contract = contract_of(dataset, spec.config.data)
-        versions[dataset] = contract.version
-        checked = _check(lake, contract, days)
-        for day, (published, result) in checked.items():
-            outputs[f"{dataset}/{day}"] = published
-            results.append(result)
-        types = {day: result.types for day, (_, result) in checked.items()}
-        drift += _drift(contract, types)
-    broken = [(r.title, rule) for r in results for rule in r.broken] + drift
-    new = sum(not published.reused for published in outputs.values())
-    facts = {
-        "validation": spec.config.data.validation,
-        "contract_versions": versions,
-        "days": len(outputs),
-        "days_checked_now": new,
-        "rows": sum(result.rows for result in results),
-        "warnings": sum(rule.severity == "warn" for _, rule in broken),
-        "blocking": sum(rule.severity == "block" for _, rule in broken),
-        "broken_rules": sorted({_label(title, rule) for title, rule in broken})[:20],
-        "seconds": round(time.monotonic() - started, 2),
-    }
+    broken: Broken = []
+    rows = 0
+    for plan in plans:
+        types = {}
+        for day, published in sorted(plan.found.items()):
+            outputs[f"{plan.contract.dataset}/{day}"] = published
+            result = read_result(lake, published)
+            broken += broken_rules([result])
+            types[day] = result.types
+            rows += result.rows
+        drift = types_between_days(plan.contract, types)
+        broken += [(plan.contract.dataset, rule) for rule in drift]
     if broken:
         _report(spec, broken)
+    facts = {
+        "validation": spec.config.data.validation,
+        "contract_versions": {p.contract.dataset: p.contract.version for p in plans},
+        "days": len(outputs),
+        "days_checked_now": new,
+        "rows": rows,
+        "warnings": _count(broken, "warn"),
+        "blocking": _count(broken, "block"),
+        "broken_rules": sorted({f"{title}: {r.rule} {r.column}".strip() for title, r in broken})[
+            :20
+        ],
+        "seconds": round(time.monotonic() - started, 2),
+    }
     log("validated", **facts)
     return StepResult.of("validate", outputs, **facts)
 
 
-def contract_of(dataset: str, settings: DataSettings) -> Contract:
-    """The contract of a data set.
-
-    Raises:
-        ConfigError: There is none, or it is not understood.
-    """
-    folder = contracts_folder(settings)
-    path = folder / f"{dataset}.odcs.yaml"
-    if not path.is_file():
-        raise ConfigError(
-            f"the data set {dataset} has no contract",
-            where=str(path),
-            fix="write one, or name the folder that holds it in data.contracts",
-        )
-    return read_contract(path)
-
-
-def read_contract(path: Path) -> Contract:
-    """Reads a contract; what is wrong with it is an error of the configuration."""
-    try:
-        return load_contract(path)
-    except ContractFileError as error:
-        raise ConfigError(error.what, where=error.where, fix=error.fix) from error
-
-
-def contracts_folder(settings: DataSettings) -> Path:
-    """Folder of the contracts: as set, or those that come with the product.
-
-    The shipped ones serve the default setting when the working folder is not the repository.
-    """
-    folder = Path(settings.contracts)
-    is_default = settings.contracts == DataSettings.model_fields["contracts"].default
-    if is_default and not folder.is_dir():
-        return Path(data_contracts.__file__).parent
-    return folder
-
-
-def files_of(lake: Lake, published: Published) -> DataFiles:
-    """The Parquet files that a partition's manifest names."""
-    entries = [entry for entry in published.manifest.files if entry.path.endswith(".parquet")]
-    files = tuple(
-        DataFile(
-            name=f"{published.path.rsplit('/', 1)[-1]}/{entry.path}",
-            path=lake.abspath(f"{published.path}/{entry.path}"),
-            bytes=entry.bytes,
-            digest=entry.digest,
-        )
-        for entry in entries
-    )
-    return DataFiles(lake.fs, files)
+def read_result(lake: Lake, published: Published) -> ContractResult:
+    """The result that a day's check published."""
+    return ContractResult.model_validate_json(lake.read_text(published.file(RESULT)))
 
 
 def _datasets(spec: RunSpec, lake: Lake) -> dict[str, list[date]]:
@@ -140,99 +97,70 @@ def _datasets(spec: RunSpec, lake: Lake) -> dict[str, list[date]]:
 
 
 @dataclass(frozen=True)
-class _Pending:
-    """A day without a result under the present contract."""
+class _PendingDay:
+    """A day without a result under the present contract, and what its result depends on."""
 
     partition: Published
+    rows_before: dict[date, int]
     inputs: dict[str, str]
     settings: dict[str, object]
-    work: DayOfData
 
 
-def _check(
-    lake: Lake, contract: Contract, days: list[date]
-) -> dict[date, tuple[Published, ContractResult]]:
-    """The published result of every day that has a complete partition."""
-    found: dict[date, Published] = {}
-    pending: dict[date, _Pending] = {}
+@dataclass
+class _Plan:
+    """What is known about a data set's days, and what is left to check."""
+
+    contract: Contract
+    found: dict[date, Published] = field(default_factory=dict)
+    pending: dict[date, _PendingDay] = field(default_factory=dict)
+
+    @property
+    def output(self) -> str:
+        """Data set that the results are published in."""
+        return f"validation/{self.contract.dataset}"
+
+
+def _plan(lake: Lake, contract: Contract, days: Sequence[date]) -> _Plan:
+    plan = _Plan(contract)
     partitions = _Partitions(lake, contract)
+    trailing = [r.settings["days"] for r in contract.rules if r.measure == "trailing"]
     for day in days:
         partition = partitions.get(day)
         if partition is None:
             continue
-        inputs = {f"raw/{contract.dataset}": partition.digest}
-        trailing = partitions.rows_before(day, _trailing_days(contract))
-        settings: dict[str, object] = {
-            "contract": contract.digest,
-            "rows_before": {str(d): count for d, count in trailing.items()},
-        }
-        output = _finished(lake, contract.dataset, day, inputs, settings)
-        if output is not None:
-            found[day] = output
+        rows_before = partitions.rows_before(day, max(trailing, default=0))
+        waiting = _PendingDay(
+            partition,
+            rows_before,
+            inputs={f"raw/{contract.dataset}": partition.digest},
+            settings={
+                "contract": contract.digest,
+                "rows_before": {str(d): rows for d, rows in rows_before.items()},
+            },
+        )
+        found = _finished(lake, plan.output, day, waiting)
+        if found is None:
+            plan.pending[day] = waiting
         else:
-            from data_contracts.check import DayOfData
-
-            work = DayOfData(day, files_of(lake, partition), partition.digest, trailing)
-            pending[day] = _Pending(partition, inputs, settings, work)
-    for day, result in _checked_now(contract, pending).items():
-        waiting = pending[day]
-
-        def write(output: Output, result: ContractResult = result) -> None:
-            output.write_bytes(RESULT, result.model_dump_json(indent=1).encode())
-            output.meta.update(blocked=result.blocked, warnings=result.warnings)
-
-        found[day] = lake.build(
-            f"validation/{contract.dataset}",
-            day,
-            write,
-            inputs=waiting.inputs,
-            settings=waiting.settings,
-        )
-    return {
-        day: (
-            found[day],
-            ContractResult.model_validate_json(lake.read_text(found[day].file(RESULT))),
-        )
-        for day in days
-        if day in found
-    }
+            plan.found[day] = found
+    return plan
 
 
-def _checked_now(
-    contract: Contract, pending: Mapping[date, _Pending]
-) -> dict[date, ContractResult]:
-    if not pending:
-        return {}
-    from data_contracts.check import check_days
-
-    results = {}
-    with progress(f"validate {contract.dataset}", len(pending)) as ticker:
-        days = list(pending)
-        for day, result in zip(
-            days, check_days(contract, [pending[day].work for day in days]), strict=True
-        ):
-            results[day] = result
-            ticker.advance()
-    return results
-
-
-class _Unfinished(Exception):
+class _UnfinishedError(Exception):
     """There is no published result yet."""
 
 
-def _finished(
-    lake: Lake, dataset: str, day: date, inputs: dict[str, str], settings: dict[str, object]
-) -> Published | None:
+def _finished(lake: Lake, output: str, day: date, waiting: _PendingDay) -> Published | None:
     """The published result of a day, looked up without starting the work."""
 
     def nothing_yet(_: Output) -> None:
-        raise _Unfinished
+        raise _UnfinishedError
 
     try:
         return lake.build(
-            f"validation/{dataset}", day, nothing_yet, inputs=inputs, settings=settings
+            output, day, nothing_yet, inputs=waiting.inputs, settings=waiting.settings
         )
-    except _Unfinished:
+    except _UnfinishedError:
         return None
 
 
@@ -276,55 +204,87 @@ class _Partitions:
         except DataError as error:
             # Without a manifest of its own, a partition has none until its files can be read.
             folder = f"{self._dataset}/{partition_name(day)}"
-            names = [info.base_name for info in lake.list_files(folder)]
-            files = tuple(
-                DataFile(f"{partition_name(day)}/{name}", lake.abspath(f"{folder}/{name}"))
-                for name in names
-                if name.endswith(".parquet") and not name.startswith((".", "_"))
-            )
-            broken = check_footers(self._contract, DataFiles(lake.fs, files)).broken
+            files = files_in(lake, folder)
+            broken = check_footers(self._contract, files).broken
             title = f"{self._contract.dataset} {day}"
             if not any(rule.severity == "block" for rule in broken):
                 raise
             raise _contract_error(lake, [(title, rule) for rule in broken]) from error
 
 
-def _trailing_days(contract: Contract) -> int:
-    return max(
-        (rule.settings["days"] for rule in contract.rules if rule.measure == "trailing"), default=0
+def _check(spec: RunSpec, plans: Sequence[_Plan]) -> None:
+    """Checks all pending days, on the cluster when there is much to read, and publishes them."""
+    from tasks.longtail.cluster import open_runner
+
+    entries = [e for p in plans for day in p.pending.values() for e in day.partition.manifest.files]
+    log(
+        "checking data",
+        days=sum(len(plan.pending) for plan in plans),
+        files=len(entries),
+        rows=sum(entry.rows or 0 for entry in entries),
     )
+    with open_runner(spec.config.dask, sum(entry.bytes for entry in entries)) as runner:
+        for plan in plans:
+
+            def on_runner(
+                function: Callable[[Any], Any], items: Iterable[Any], plan: _Plan = plan
+            ) -> list[Any]:
+                return runner.map(f"validate {plan.contract.dataset}", function, list(items))
+
+            if plan.pending:
+                _check_plan(spec.lake(), plan, on_runner)
 
 
-def _drift(contract: Contract, types: dict[date, dict[str, str]]) -> list[tuple[str, RuleResult]]:
-    from data_contracts.type_drift import types_between_days
+def _check_plan(lake: Lake, plan: _Plan, mapper: Callable[..., list[Any]]) -> None:
+    from data_contracts.check import DayOfData, check_days
 
-    return [(contract.dataset, rule) for rule in types_between_days(contract, types)]
+    days = [
+        DayOfData(
+            day, files_of(lake, pending.partition), pending.partition.digest, pending.rows_before
+        )
+        for day, pending in plan.pending.items()
+    ]
+    for result in check_days(plan.contract, days, mapper=mapper):
+        assert result.day is not None
+
+        def write(output: Output, result: ContractResult = result) -> None:
+            output.write_bytes(RESULT, result.model_dump_json(indent=1).encode())
+            output.meta.update(blocked=result.blocked, warnings=result.warnings)
+
+        pending = plan.pending[result.day]
+        plan.found[result.day] = lake.build(
+            plan.output, result.day, write, inputs=pending.inputs, settings=pending.settings
+        )
 
 
-def _report(spec: RunSpec, broken: list[tuple[str, RuleResult]]) -> None:
-    """Stops the run, or shows what it goes on with."""
-    lake = spec.lake()
-    blocks = any(rule.severity == "block" for _, rule in broken)
-    if blocks and spec.config.data.validation == "block":
-        raise _contract_error(lake, broken)
-    console.print(_headline(broken) + "\n" + render_rules(broken), markup=False, highlight=False)
+def _report(spec: RunSpec, broken: Broken) -> None:
+    """Stops the run, or shows what it goes on with.
+
+    Raises:
+        ContractError: A blocking rule is broken and blocks.
+    """
+    if _count(broken, "block") and spec.config.data.validation == "block":
+        raise _contract_error(spec.lake(), broken)
+    console.print(_message(broken), markup=False, highlight=False, soft_wrap=True)
 
 
-def _contract_error(lake: Lake, broken: list[tuple[str, RuleResult]]) -> ContractError:
+def _contract_error(lake: Lake, broken: Broken) -> ContractError:
     return ContractError(
-        _headline(broken) + "\n" + render_rules(broken),
+        _message(broken),
         where=f"{lake.url}/raw",
-        fix="deliver the day again, or change the contract if the data is right "
-        "(`data.validation: warn` lets it pass once)",
+        fix="deliver the data again, or change the contract if the data is right; "
+        "`data.validation: warn` lets a run pass",
     )
 
 
-def _headline(broken: list[tuple[str, RuleResult]]) -> str:
-    blocking = sum(rule.severity == "block" for _, rule in broken)
-    titles = sorted({title for title, _ in broken})
+def _message(broken: Broken) -> str:
+    titles = list(dict.fromkeys(title for title, _ in broken))
     shown = ", ".join(titles[:3]) + (f" and {len(titles) - 3} more" if len(titles) > 3 else "")
-    return f"data contract broken: {blocking} blocking, {len(broken) - blocking} warning ({shown})"
+    blocking, warning = _count(broken, "block"), _count(broken, "warn")
+    headline = f"data contract broken: {blocking} blocking, {warning} warning; {shown}"
+    table = render(broken, rest=f"{RESULT} of each day lists all")
+    return f"{headline}\n\n{table}\n"
 
 
-def _label(title: str, rule: RuleResult) -> str:
-    return f"{title}: {rule.rule} {rule.column}".strip()
+def _count(broken: Broken, severity: str) -> int:
+    return sum(rule.severity == severity for _, rule in broken)
