@@ -33,6 +33,9 @@ def config_path() -> str:
 def poll_seconds() -> float:
     """Pause between two looks for the day's data: `TAILTOWER_POLL_SECONDS`, by default 60.
 
+    Keep it well above one loop of the scheduler: with 5 s a busy one was seen to take the end of
+    a look for the loss of the next.
+
     Raises:
         ValueError: It is not a positive number.
     """

@@ -63,7 +63,9 @@ class _RunsStep(BaseOperator):
         """Runs `python -m tasks` with these arguments; its output goes to the task's log."""
         command = [step_python(), "-m", "tasks", *arguments]
         self.log.info("starting", command=command, cwd=str(PROJECT_ROOT))
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        # A step has no use for Airflow's settings, and its secrets are among them.
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("AIRFLOW__")}
+        environment["PYTHONUNBUFFERED"] = "1"
         self._process = StepProcess(
             command,
             cwd=PROJECT_ROOT,
@@ -193,6 +195,11 @@ class ResolveRunOperator(_RunsStep):
     Its return value is the list of roles, because Airflow maps tasks over return values only;
     `run_spec`, `run_id`, `day` and `window` are XComs of those names.
     """
+
+    def __init__(self, **kwargs: Any) -> None:
+        # The champion of that moment is what the candidate has to beat; naming it here also
+        # lists the asset in the UI before its first event.
+        super().__init__(inlets=[CHAMPION], **kwargs)
 
     def execute(self, context: Context) -> list[str]:
         """Resolves the run.

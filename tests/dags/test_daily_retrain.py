@@ -94,9 +94,10 @@ def test_the_serialized_dag_is_whole():
         assert seen.get_task(name).operator_extra_link_dict.keys() == {"Comparison in MLflow"}
     assert seen.get_task("train").map_index_template == "{{ task.role }}"
     assert seen.timetable.partitioned
-    assert [outlet.name for outlet in seen.get_task("publish").outlets] == [
-        "tailtower_champion_update"
-    ]
+    (outlet,) = seen.get_task("publish").outlets
+    assert outlet.name == "tailtower_champion_update"
+    (inlet,) = seen.get_task("resolve_run").inlets
+    assert (inlet.name, inlet.uri) == ("tailtower_champion", "x-tailtower://champion")
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("", 60.0), ("5", 5.0), ("0.5", 0.5)])

@@ -1,28 +1,17 @@
 """Protects: the form refuses what the configuration would refuse, and its answers arrive there."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from airflow.sdk import Param
 from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import ParamValidationError
 
 from dags.trigger_form import KNOBS, overrides, trigger_form
-from tasks.config import PipelineConfig
+from tasks.config_file import load_config
 
-CONFIG: dict[str, Any] = {
-    "name": "test",
-    "lake": "var/lake",
-    "tables": {
-        "user": {"source": "interactions.user_id"},
-        "item": {"source": "interactions.item_id"},
-    },
-    "model": {
-        "user": {"features": [{"name": "user_id", "table": "user"}]},
-        "item": {"features": [{"name": "item_id", "table": "item"}]},
-    },
-}
+DEMO = Path(__file__).resolve().parents[2] / "conf/demo.yaml"
 
 GOOD: dict[str, list[Any]] = {
     "day": [None, "2026-03-09"],
@@ -103,31 +92,16 @@ def test_every_field_has_title_section_and_help(param: Param):
     assert param.value in (None, False)
 
 
-def put(config: Any, path: list[str], value: Any) -> None:
-    head, *rest = path
-    names = list(config) if head == "*" else [head]
-    for name in names:
-        if rest:
-            put(config.setdefault(name, {}), rest, value)
-        else:
-            config[name] = value
-
-
 @pytest.mark.parametrize("knob", KNOBS, ids=lambda knob: knob.name)
 def test_good_answers_reach_the_setting_they_name(knob):
     for value in GOOD[knob.name]:
         if value in (None, []):
             continue
-        (override,) = overrides({knob.name: value})
-        key, _, text = override.partition("=")
-        assert yaml.safe_load(text) == value
-        assert "\n" not in text
-        config = yaml.safe_load(yaml.safe_dump(CONFIG))
-        put(config, key.split("."), yaml.safe_load(text))
-        node: Any = PipelineConfig.model_validate(config).model_dump(mode="json")
-        for part in key.replace("*", "item").split("."):
-            node = node[part]
-        assert node == value
+        config = load_config(DEMO, overrides({knob.name: value})).model_dump(mode="json")
+        found = [config]
+        for part in knob.key.split("."):
+            found = [v for node in found for v in (node.values() if part == "*" else [node[part]])]
+        assert found == [value] * (len(config["tables"]) if "*" in knob.key else 1)
 
 
 def test_answers_become_yaml_in_the_order_of_the_form():

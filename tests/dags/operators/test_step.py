@@ -105,6 +105,17 @@ def test_a_step_gets_its_arguments_and_returns_its_result(shell):
     ]
 
 
+def test_a_step_does_not_see_the_secrets_of_airflow(shell, monkeypatch, tmp_path: Path):
+    monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "secret")
+    monkeypatch.setenv("AIRFLOW_CTX_DAG_RUN_ID", "manual__1")
+    shell(f"env > {tmp_path / 'environment'}; echo '{{}}'")
+    run(step(), context())
+    seen = (tmp_path / "environment").read_text()
+    assert "JWT_SECRET" not in seen
+    assert "AIRFLOW_CTX_DAG_RUN_ID=manual__1" in seen
+    assert "PATH=" in seen
+
+
 def test_facts_too_big_for_xcom_stay_in_the_lake(shell):
     text = "x" * XCOM_LIMIT_BYTES
     shell(f"""echo '{{"step": "count", "digests": {{"a": "b"}}, "facts": {{"text": "{text}"}}}}'""")
