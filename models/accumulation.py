@@ -17,13 +17,13 @@ from torch import Tensor
 from models import collectives
 from models.config import LossSettings, ModelSettings
 from models.corpus import Corpus
+from models.embedding_tables import EmbeddingTables
 from models.encoder import Encoder
 from models.jagged import Jagged
 from models.loss import Candidates, sampled_softmax
 from models.negatives import AliasSampler
 from models.reader import MacroBatch, MicroBatch
 from models.seeds import generator_for
-from models.sharded_tables import ShardedTables
 from models.two_tower import TwoTower
 
 # A bitmap over the table finds unique rows faster than sorting does, unless the table is much
@@ -67,7 +67,7 @@ class MacroStep:
         model: ModelSettings,
         loss: LossSettings,
         towers: TwoTower,
-        tables: ShardedTables,
+        tables: EmbeddingTables,
         optimizer: torch.optim.Optimizer,
         encoder: Encoder,
         corpus: Corpus,
@@ -91,14 +91,13 @@ class MacroStep:
         encoded = [self._encode(macro, number) for number in range(len(macro.micro))]
         unique, codes = self._unique(encoded)
         fetched = self._tables.fetch(unique)
-        leaf = {name: rows.detach().requires_grad_() for name, rows in fetched.items()}
         self._optimizer.zero_grad(set_to_none=True)
         total = torch.zeros((), device=self._device)
         for part in encoded:
-            loss = self._micro_loss(part, leaf) / max(macro.weight, 1e-12)
+            loss = self._micro_loss(part, fetched.rows) / max(macro.weight, 1e-12)
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
-        self._tables.update(fetched, {name: _gradient(leaf[name], unique[name]) for name in leaf})
+        self._tables.update(fetched)
         collectives.sum_gradients(self._towers.parameters())
         self._optimizer.step()
         return StepOutcome(total, sum(u.numel() for u in unique.values()), codes)
@@ -146,9 +145,9 @@ class MacroStep:
                 codes[name] = Jagged(part_of_all, codes[name].offsets)
         return unique, total
 
-    def _micro_loss(self, part: _Encoded, leaf: Mapping[str, Tensor]) -> Tensor:
-        users = self._towers.user_vectors(leaf, part.user)
-        local = self._towers.item_vectors(leaf, part.item)
+    def _micro_loss(self, part: _Encoded, rows: Mapping[str, Tensor]) -> Tensor:
+        users = self._towers.user_vectors(rows, part.user)
+        local = self._towers.item_vectors(rows, part.item)
         items = _gather_candidates(local, len(part.micro.items), len(part.negatives))
         candidates = self._candidates(part)
         own = torch.arange(len(users), device=self._device) + part.micro.start
@@ -218,11 +217,3 @@ def _gather_candidates(local: Tensor, in_batch: int, negatives: int) -> Tensor:
         [size for pair in zip(*parts, strict=True) for size in pair],
     )
     return torch.cat([*everything[0::2], *everything[1::2]])
-
-
-def _gradient(leaf: Tensor, unique: Tensor) -> Tensor:
-    """Gradient of the fetched rows; the padding row's is zero."""
-    gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-    if len(unique):
-        gradient[unique == 0] = 0.0
-    return gradient

@@ -46,14 +46,17 @@ def gather_shares(x: Tensor, sizes: list[int]) -> Tensor:
 
 def sum_gradients(parameters: Iterable[Tensor]) -> None:
     """Replaces each gradient by its sum over all ranks, in one exchange."""
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    if world_size() == 1 or not gradients:
+    if world_size() == 1:
         return
+    parameters = list(parameters)
+    # A rank without examples, or without any history, has no gradient for some parameters; it
+    # takes part with zeros.
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
     flat = torch.cat([g.flatten() for g in gradients])
     dist.all_reduce(flat)
     parts = torch.split(flat, [g.numel() for g in gradients])
-    for gradient, part in zip(gradients, parts, strict=True):
-        gradient.copy_(part.view_as(gradient))
+    for parameter, part in zip(parameters, parts, strict=True):
+        parameter.grad = part.view_as(parameter)
 
 
 def maximum(values: list[int], device: torch.device) -> list[int]:

@@ -13,11 +13,11 @@ from models.accumulation import MacroStep
 from models.checkpoint import Checkpoints
 from models.config import TrainJob
 from models.corpus import Corpus
+from models.embedding_tables import EmbeddingTables
 from models.encoder import Encoder
 from models.negatives import AliasSampler
 from models.progress import Meter, MetricSink, TrainSummary
 from models.reader import ExampleReader
-from models.sharded_tables import ShardedTables
 from models.stopping import StopRequest
 from models.two_tower import TwoTower
 from models.weights import trained_model, write_weights
@@ -41,7 +41,7 @@ class DistributedTraining:
         corpus = Corpus.from_parquet(job.corpus_file, job.model, job.table_rows)
         self._reader = ExampleReader(job, len(corpus), collectives.rank(), collectives.world_size())
         self._towers = TwoTower(job.model, job.tables, job.table_hashes, settings.seed).to(device)
-        self._tables = ShardedTables(
+        self._tables = EmbeddingTables(
             job.tables, job.table_rows, settings.optimizer, settings.seed, device
         )
         self._optimizer = torch.optim.Adagrad(
@@ -109,17 +109,20 @@ class DistributedTraining:
         stop.raise_if_asked(done, self._reader.steps)
 
     def _state(self) -> dict[str, Any]:
+        # Tensors only: learning rates and the like come from the job, and DCP names lists of
+        # plain values differently at one rank and at several.
         return {
             "tables": self._tables.checkpoint_state(),
             "towers": self._towers.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
+            "optimizer": self._optimizer.state_dict()["state"],
             "rng": torch.get_rng_state(),
         }
 
     def _restore(self, step: int) -> None:
         state = self._checkpoints.load(step, self._state())
         self._towers.load_state_dict(state["towers"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": state["optimizer"], "param_groups": groups})
         torch.set_rng_state(state["rng"])
 
     def _announce(self, resumed_from: int | None) -> None:

@@ -39,7 +39,7 @@ _RESERVED_MEMORY = 0.2  # share of each rank's memory that the planner leaves to
 
 
 class ShardedTables(nn.Module):
-    """All embedding tables of a model.
+    """Tables of which every rank holds a part.
 
     The optimizer is row-wise Adagrad, fused into the backward pass: each touched row is updated
     once a macro-batch. Gradients are summed over ranks, not averaged: the loss is already
@@ -65,10 +65,7 @@ class ShardedTables(nn.Module):
         device: torch.device,
     ) -> None:
         super().__init__()
-        self.names = sorted(tables)
-        """Names of the tables, in the order of every exchange."""
-        self.rows = {name: rows[name] for name in self.names}
-        """Rows of each table."""
+        self._names = sorted(tables)
         self._device = device
         set_gradient_division(False)
         collection = EmbeddingBagCollection(
@@ -82,7 +79,7 @@ class ShardedTables(nn.Module):
                     pooling=PoolingType.SUM,
                     data_type=_DATA_TYPES[tables[name].dtype],
                 )
-                for name in self.names
+                for name in self._names
             ],
         )
         sharder = _Sharder(
@@ -106,25 +103,26 @@ class ShardedTables(nn.Module):
 
         Args:
             unique: Row numbers by table, without repetition; every table, on every rank.
+                Further tables are ignored.
 
         Returns:
             Rows by table, `[len(unique), dim]`.
         """
-        counts = [unique[name].numel() for name in self.names]
+        counts = [unique[name].numel() for name in self._names]
         # Bags of one: tables with fewer rows, and ranks with fewer rows, end in empty bags.
         (stride,) = collectives.maximum([max(counts)], self._device)
         lengths = torch.zeros(len(counts), stride, dtype=torch.int64, device=self._device)
         for line, count in zip(lengths, counts, strict=True):
             line[:count] = 1
         features = KeyedJaggedTensor(
-            keys=self.names,
-            values=torch.cat([unique[name] for name in self.names]),
+            keys=self._names,
+            values=torch.cat([unique[name] for name in self._names]),
             lengths=lengths.flatten(),
         )
         pooled = self._model(features)
         if isinstance(pooled, Awaitable):
             pooled = pooled.wait()
-        return {name: pooled[name][:count] for name, count in zip(self.names, counts, strict=True)}
+        return {name: pooled[name][:count] for name, count in zip(self._names, counts, strict=True)}
 
     def update(self, rows: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
         """Sends gradients of fetched rows through the tables: the one sparse update.
@@ -134,7 +132,7 @@ class ShardedTables(nn.Module):
             gradients: Gradient of each row, `[len(unique), dim]`.
         """
         torch.autograd.backward(
-            [rows[name] for name in self.names], [gradients[name] for name in self.names]
+            [rows[name] for name in self._names], [gradients[name] for name in self._names]
         )
 
     def checkpoint_state(self) -> dict[str, Any]:
@@ -164,17 +162,9 @@ class ShardedTables(nn.Module):
                 sharded.gather(dst=0, out=whole)
             yield name, torch.empty(0) if whole is None else whole
 
-    def local_bytes(self) -> int:
-        """Bytes of the rows that this rank holds."""
-        return sum(
-            shard.tensor.numel() * shard.tensor.element_size()
-            for _, sharded in self._weights()
-            for shard in sharded.local_shards()
-        )
-
     def _weights(self) -> Iterator[tuple[str, Any]]:
         state = self._model.state_dict()
-        for name in self.names:
+        for name in self._names:
             yield name, state[f"collection.embedding_bags.{name}.weight"]
 
     @torch.no_grad()

@@ -94,7 +94,10 @@ def train_reference(job: TrainJob) -> tuple[dict[str, Tensor], dict[str, Tensor]
             losses = logits.logsumexp(1) - logits.diagonal()
             total = total + (losses * batch.weight.double()).sum()
         gradients = torch.autograd.grad(
-            total / macro.weight, [*leaves.values(), *parameters.values()]
+            total / macro.weight,
+            [*leaves.values(), *parameters.values()],
+            allow_unused=True,
+            materialize_grads=True,
         )
         with torch.no_grad():
             for (name, table), gradient in zip(tables.items(), gradients, strict=False):

@@ -75,8 +75,8 @@ def make_world(
     history: list[list[int]] = []
     for user in range(num_users):
         affinity = np.where(item_cluster == user_cluster[user], 1.0, 0.03) * popularity
-        count = max(2, int(rng.poisson(events_per_user)))
-        drawn = rng.choice(num_items, count, p=affinity / affinity.sum())
+        length = max(2, int(rng.poisson(events_per_user)))
+        drawn = rng.choice(num_items, length, p=affinity / affinity.sum())
         history.append([int(i) for i in drawn])
     train = [events[:-1] for events in history]
     count = np.bincount([i for events in train for i in events], minlength=num_items)

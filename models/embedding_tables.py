@@ -1,0 +1,114 @@
+"""All embedding tables of a model, wherever their rows live."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from models.config import EmbeddingTableSettings, OptimizerSettings
+from models.replicated_tables import ReplicatedTables
+from models.sharded_tables import ShardedTables
+
+
+@dataclass(frozen=True)
+class FetchedRows:
+    """Rows that a macro-batch works on.
+
+    Attributes:
+        unique: Row numbers by table, ascending and without repetition.
+        rows: The rows `[len(unique), dim]`, as leaves that collect gradients.
+        attached: The same rows of the sharded tables, in the graph that updates them.
+    """
+
+    unique: Mapping[str, Tensor]
+    rows: Mapping[str, Tensor]
+    attached: Mapping[str, Tensor]
+
+
+class EmbeddingTables:
+    """Fetches rows and updates them; see `ShardedTables` and `ReplicatedTables`.
+
+    Args:
+        tables: Settings by name.
+        rows: Rows by table.
+        optimizer: Learning rate and eps.
+        seed: Seed of the initial rows.
+        device: This rank's device.
+
+    Raises:
+        ModelError: The tables cannot be spread over the ranks as the settings want it.
+    """
+
+    def __init__(
+        self,
+        tables: Mapping[str, EmbeddingTableSettings],
+        rows: Mapping[str, int],
+        optimizer: OptimizerSettings,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        copied = {name: t for name, t in tables.items() if t.sharding == "data_parallel"}
+        spread = {name: t for name, t in tables.items() if name not in copied}
+        self.rows = dict(rows)
+        """Rows of each table."""
+        self.names = sorted(tables)
+        """Names of all tables."""
+        self._replicated = ReplicatedTables(copied, rows, optimizer, seed, device)
+        self._sharded = ShardedTables(spread, rows, optimizer, seed, device) if spread else None
+        self.sharding = dict.fromkeys(copied, "data_parallel")
+        """How each table is spread."""
+        if self._sharded is not None:
+            self.sharding |= self._sharded.sharding
+
+    def fetch(self, unique: Mapping[str, Tensor]) -> FetchedRows:
+        """Rows of every table; a collective.
+
+        Args:
+            unique: Row numbers by table, without repetition; every table, on every rank.
+        """
+        attached = {} if self._sharded is None else self._sharded.fetch(unique)
+        found = {**self._replicated.fetch(unique), **attached}
+        rows = {name: found[name].detach().requires_grad_() for name in self.names}
+        return FetchedRows(unique, rows, attached)
+
+    def update(self, fetched: FetchedRows) -> None:
+        """One optimizer step with the gradients that the fetched rows collected; a collective.
+
+        The padding row stays zero.
+        """
+        gradients = {
+            name: _gradient(rows, fetched.unique[name]) for name, rows in fetched.rows.items()
+        }
+        self._replicated.update(fetched.unique, gradients)
+        if self._sharded is not None:
+            self._sharded.update(fetched.attached, gradients)
+
+    def checkpoint_state(self) -> dict[str, Any]:
+        """Weights and optimizer state, for `torch.distributed.checkpoint`."""
+        return {
+            "replicated": {
+                "weights": dict(self._replicated.weights),
+                "optimizer": dict(self._replicated.accumulators),
+            },
+            "sharded": {} if self._sharded is None else self._sharded.checkpoint_state(),
+        }
+
+    def full_tables(self) -> Iterator[tuple[str, Tensor]]:
+        """Each table's name and whole weight `[rows, dim]` on the first rank (empty elsewhere).
+
+        A collective: every rank must consume it.
+        """
+        yield from self._replicated.weights.items()
+        if self._sharded is not None:
+            yield from self._sharded.full_tables()
+
+
+def _gradient(rows: Tensor, unique: Tensor) -> Tensor:
+    gradient = torch.zeros_like(rows) if rows.grad is None else rows.grad
+    if len(unique):
+        gradient[unique == 0] = 0.0
+    return gradient
