@@ -38,9 +38,8 @@ OPERATORS: dict[str, type[StepOperator]] = {
 LONGEST_LOOK = timedelta(minutes=10)
 
 
-def resolved(key: str) -> str:
-    """Template of a value that `resolve_run` fixed."""
-    return f"{{{{ ti.xcom_pull(task_ids='{RESOLVE.name}', key='{key}') }}}}"
+RUN_SPEC = f"{{{{ ti.xcom_pull(task_ids='{RESOLVE.name}', key='run_spec') }}}}"
+"""Template of the location that `resolve_run` gave the run spec."""
 
 
 def common_settings(step: Step) -> dict[str, Any]:
@@ -59,7 +58,7 @@ def common_settings(step: Step) -> dict[str, Any]:
 def make_task(step: Step, resolve: ResolveRunOperator) -> BaseOperator | Any:
     """The task of a step: an operator, mapped over the roles where the step has them."""
     settings = common_settings(step)
-    arguments: dict[str, Any] = {"step": step.name, "run_spec": resolved("run_spec")}
+    arguments: dict[str, Any] = {"step": step.name, "run_spec": RUN_SPEC}
     if step.name == "await_partition":
         # The table's time is for the wait; one look is short.
         settings["timeout"] = settings.pop("execution_timeout")
@@ -67,8 +66,6 @@ def make_task(step: Step, resolve: ResolveRunOperator) -> BaseOperator | Any:
             **settings, **arguments, execution_timeout=LONGEST_LOOK, poke_interval=poll_seconds()
         )
     operator = OPERATORS.get(step.name, StepOperator)
-    if operator is PublishOperator:
-        arguments |= {"run_id": resolved("run_id"), "day": resolved("day")}
     if step.each_role:
         mapped = operator.partial(**settings, **arguments, map_index_template="{{ task.role }}")
         return mapped.expand(role=resolve.output)

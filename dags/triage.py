@@ -136,8 +136,8 @@ _NOTES: dict[str, tuple[tuple[str, str, str], ...]] = {
     "gate": (
         (
             "not promoted",
-            "XCom `decision`",
-            "nothing: the champion stays; the sentence says what was missing",
+            "XCom `decision` and `reason`",
+            "nothing: the champion stays; the reason says what was missing",
         ),
     ),
     "publish": (

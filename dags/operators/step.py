@@ -32,6 +32,9 @@ from tasks.steps import RESOLVE
 
 _MANUAL = "manual"
 
+_FOR_PEOPLE = {"decision", "reason"}
+"""Facts that get an XCom of their own, so that people find them at a glance."""
+
 XCOM_LIMIT_BYTES = 48 * 1024
 """A result larger than this goes into XCom without its facts; the lake keeps all of it."""
 
@@ -139,9 +142,8 @@ class StepOperator(_RunsStep):
         """
         ended = self.run_process(context, _step_arguments(self.step, self.run_spec, self.role))
         result = _require_result(self.step, ended)
-        decision = result.get("facts", {}).get("decision")
-        if decision is not None:
-            context["ti"].xcom_push(key="decision", value=decision)
+        for key in _FOR_PEOPLE & result.get("facts", {}).keys():
+            context["ti"].xcom_push(key=key, value=result["facts"][key])
         return self.keep(context, result)
 
 
@@ -162,26 +164,20 @@ class CompareOperator(StepOperator):
 
 
 class PublishOperator(CompareOperator):
-    """Makes the champion available, and tells the consumers when it is a new one.
+    """Makes the champion available, and tells its consumers when it is a new one."""
 
-    Args:
-        run_id: The run.
-        day: The run's day.
-    """
-
-    template_fields = (*StepOperator.template_fields, "run_id", "day")
-
-    def __init__(self, *, run_id: str, day: str, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(outlets=[CHAMPION_OUTLET], **kwargs)
-        self.run_id = run_id
-        self.day = day
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Runs the step; emits an event of the asset `CHAMPION` when this run was promoted."""
+        """Runs the step; emits an event of the asset `CHAMPION` when this run's model is served.
+
+        A run that was promoted and overtaken by a later one before it published emits none.
+        """
         result = super().execute(context)
         facts = result.get("facts", {})
-        if facts.get("promoted"):
-            extra = {"run_id": self.run_id, "day": self.day, "version": facts.get("version")}
+        if "pointer" in facts:
+            extra = {key: facts.get(key) for key in ("run_id", "version", "day")}
             context["outlet_events"][CHAMPION_OUTLET].add(CHAMPION, extra=extra)
             self.log.info("new champion", **extra)
         else:

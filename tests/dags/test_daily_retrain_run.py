@@ -23,6 +23,7 @@ RESOLVED = {
     "roles": ROLES,
     "window": ["2026-02-23", "2026-03-08"],
 }
+CHAMPION = {"run_id": "2026-03-09-abc", "version": "7", "day": "2026-03-09"}
 
 pytestmark = [
     pytest.mark.slow,
@@ -107,8 +108,8 @@ def test_a_run_with_a_late_day_a_hiccup_and_a_new_champion(stage: Stage):
             "count": [18, {"facts": {"ids": 12345}}],
             "train.candidate": [{"facts": {"links": {"mlflow_run": candidate}}}],
             "compare": [{"facts": {"links": {"comparison": comparison}}}],
-            "gate": [{"facts": {"decision": "Promoted: recall_at_20 rose by 0.012."}}],
-            "publish": [{"facts": {"promoted": True, "version": "7"}}],
+            "gate": [{"facts": {"decision": "promoted", "reason": "recall_at_20 rose by 0.012"}}],
+            "publish": [{"facts": {"promoted": True, "pointer": "models/now.json", **CHAMPION}}],
         },
         conf={"day": "2026-03-09", "min_count": 3, "promote": "ask", "force": True},
     )
@@ -150,11 +151,12 @@ def test_a_run_with_a_late_day_a_hiccup_and_a_new_champion(stage: Stage):
 
     assert xcom(run, "resolve_run", "window") == ["2026-02-23", "2026-03-08"]
     assert xcom(run, "count")["facts"] == {"ids": 12345}
-    assert xcom(run, "gate", "decision") == "Promoted: recall_at_20 rose by 0.012."
+    assert xcom(run, "gate", "decision") == "promoted"
+    assert xcom(run, "gate", "reason") == "recall_at_20 rose by 0.012"
     assert xcom(run, "train", "_link_MlflowRunLink", map_index=0) == candidate
     assert xcom(run, "train", "_link_MlflowRunLink", map_index=1) == ""
     assert xcom(run, "compare", "_link_ComparisonLink") == comparison
-    assert champion_events() == [{"run_id": "2026-03-09-abc", "day": "2026-03-09", "version": "7"}]
+    assert champion_events() == [CHAMPION]
 
 
 def test_bad_data_stops_the_run_at_once(stage: Stage):

@@ -1,5 +1,6 @@
 """Protects: what the operators do with a step's end: XCom, events, waiting, skipping, stopping."""
 
+import json
 import os
 import signal
 import stat
@@ -95,11 +96,12 @@ def run(operator: Any, given: dict[str, Any]) -> Any:
 
 
 def test_a_step_gets_its_arguments_and_returns_its_result(shell):
-    arguments = shell("""echo '{"step": "train", "facts": {"decision": "yes", "loss": 0.5}}'""")
+    facts = {"decision": "promoted", "reason": "better", "loss": 0.5}
+    arguments = shell(f"echo '{json.dumps({'step': 'train', 'facts': facts})}'")
     given = context()
     result = run(step(role="popularity"), given)
-    assert result == {"step": "train", "facts": {"decision": "yes", "loss": 0.5}}
-    assert given["ti"].xcoms == {"decision": "yes"}
+    assert result == {"step": "train", "facts": facts}
+    assert given["ti"].xcoms == {"decision": "promoted", "reason": "better"}
     assert arguments.read_text().split() == [
         *("-m", "tasks", "count", "--run-spec", "/lake/run_spec.json", "--role", "popularity")
     ]
@@ -173,20 +175,27 @@ def test_lines_with_the_logs_own_words_do_not_break_it(shell):
 
 
 def publish() -> PublishOperator:
-    return PublishOperator(
-        task_id="publish", step="publish", run_spec="x", run_id="r-1", day="2026-03-09"
-    )
+    return PublishOperator(task_id="publish", step="publish", run_spec="x")
 
 
 def test_a_new_champion_is_announced(shell):
-    shell("""echo '{"facts": {"promoted": true, "version": "7"}}'""")
+    extra = {"run_id": "r-1", "version": "7", "day": "2026-03-09"}
+    facts = {"promoted": True, "decision": "promoted", "pointer": "models/champion.json", **extra}
+    shell(f"echo '{json.dumps({'facts': facts})}'")
     given = context()
     run(publish(), given)
-    extra = {"run_id": "r-1", "day": "2026-03-09", "version": "7"}
     assert given["outlet_events"][CHAMPION_OUTLET].events == [(CHAMPION, extra)]
 
 
-@pytest.mark.parametrize("facts", ["{}", '{"promoted": false, "version": "6"}'])
+@pytest.mark.parametrize(
+    "facts",
+    [
+        "{}",
+        '{"promoted": false, "version": "6"}',
+        # Overtaken: promoted, but a later run's model is served.
+        '{"promoted": true, "version": "7"}',
+    ],
+)
 def test_no_new_champion_is_not_announced(shell, facts: str):
     shell(f"""echo '{{"facts": {facts}}}'""")
     given = context()
