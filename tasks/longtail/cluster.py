@@ -10,14 +10,14 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tasks.config import DaskSettings
 from tasks.errors import ClusterError
 from tasks.progress import log, progress
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, Future
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -25,6 +25,7 @@ Result = TypeVar("Result")
 SMALL_BYTES = 256 << 20
 """Inputs up to this size do not pay for starting a cluster on this machine."""
 _WORKERS_TIMEOUT_SECONDS = 60
+_POLL_SECONDS = 5
 
 
 class Runner(Protocol):
@@ -71,32 +72,54 @@ class OnDask:
         self, name: str, function: Callable[[Item], Result], items: Sequence[Item]
     ) -> list[Result]:
         """See `Runner.map`."""
-        from distributed import KilledWorker, as_completed
+        from distributed import KilledWorker
         from distributed.client import FutureCancelledError
         from distributed.comm.core import CommClosedError
         from distributed.scheduler import NoValidWorkerError, NoWorkerError
 
         futures = self._client.map(function, items, pure=False)
         try:
-            with progress(name, len(items)) as ticker:
-                for done in as_completed(futures):  # type: ignore[no-untyped-call]
-                    if done.status == "error":
-                        break
-                    ticker.advance()
+            self._follow(name, futures)
             return list(self._client.gather(futures))  # type: ignore[no-untyped-call]
         except (KilledWorker, NoValidWorkerError, NoWorkerError) as error:
             raise ClusterError(
                 f"the Dask workers could not finish '{name}': {error}",
-                where=str(self._client.scheduler.address if self._client.scheduler else ""),
                 fix="look for killed workers (memory: dask.memory_limit), then run the step again",
             ) from error
-        except (FutureCancelledError, CommClosedError, TimeoutError) as error:
+        except (FutureCancelledError, CommClosedError) as error:
             raise ClusterError(
                 f"the connection to the Dask scheduler was lost during '{name}': {error}",
                 fix="check the scheduler, then run the step again",
             ) from error
         finally:
             self._client.cancel(futures)  # type: ignore[no-untyped-call]
+
+    def _follow(self, name: str, futures: Sequence[Future[Any]]) -> None:
+        """Shows progress until all futures are done or one has failed."""
+        from distributed import wait
+
+        pending = set(futures)
+        last_worker = time.monotonic()
+        with progress(name, len(futures)) as ticker:
+            while pending:
+                try:
+                    done = wait(  # type: ignore[no-untyped-call]
+                        pending, timeout=_POLL_SECONDS, return_when="FIRST_COMPLETED"
+                    ).done
+                except TimeoutError:
+                    # Dask itself would wait for ever for a worker to come back.
+                    if self._client.nthreads():  # type: ignore[no-untyped-call]
+                        last_worker = time.monotonic()
+                    elif time.monotonic() - last_worker > _WORKERS_TIMEOUT_SECONDS:
+                        raise ClusterError(
+                            f"the Dask cluster lost all its workers during '{name}'",
+                            fix="start workers, then run the step again",
+                        ) from None
+                    continue
+                pending -= done
+                ticker.advance(len(done))
+                if any(future.status == "error" for future in done):
+                    return
 
 
 @contextmanager
@@ -124,19 +147,20 @@ def _client(settings: DaskSettings) -> Iterator[Client]:
     import dask
     from distributed import Client, LocalCluster
 
-    # Without the first setting a cluster that has lost all its workers is waited for endlessly.
-    options = {"distributed.scheduler.no-workers-timeout": f"{_WORKERS_TIMEOUT_SECONDS}s"}
     if settings.scheduler is not None:
-        with dask.config.set(options), _connect(settings.scheduler) as client:
+        with _connect(settings.scheduler) as client:
             log("tasks run on the Dask cluster", scheduler=settings.scheduler)
             yield client
         return
     threads = max(1, (os.cpu_count() or 1) // settings.workers)
-    environ = {
-        **dask.config.get("distributed.nanny.pre-spawn-environ"),
-        "POLARS_MAX_THREADS": str(threads),
+    options = {
+        "distributed.nanny.pre-spawn-environ": {
+            **dask.config.get("distributed.nanny.pre-spawn-environ"),
+            "POLARS_MAX_THREADS": str(threads),
+        },
+        # A task that has killed two workers would kill the next two as well.
+        "distributed.scheduler.allowed-failures": 1,
     }
-    options["distributed.nanny.pre-spawn-environ"] = environ  # type: ignore[assignment]
     with (
         dask.config.set(options),
         LocalCluster(  # type: ignore[no-untyped-call]

@@ -131,7 +131,7 @@ def test_a_late_file_recounts_its_day_only(tmp_path):
         write_partition(tmp_path, "interactions", number, events(skewed(number, 20)))
     spec = spec_of(tmp_path, 3)
     assert count(spec).facts["counted_days"] == 4
-    before = spec.result("count")
+    before = spec.require("count")
     assert count(spec).facts["counted_days"] == 0
     late = events([("late", "i1", at(1))])
     write_partition(tmp_path, "interactions", 1, {"late.parquet": late})

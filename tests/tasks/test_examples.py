@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -117,7 +118,7 @@ def test_test_users_and_train_users_have_what_is_known_before_the_test_day(world
     assert [row["user_id"] for row in test] == sorted(expected.targets)
     user, country, device = (codes_of(spec, name) for name in ("user", "country", "device"))
     known = {f"u{n}" for n in range(30)}
-    last_device = {}
+    last_device: dict[str, list[Any]] = {}
     for number in (1, 2, 3):
         for (name, item, time), kind in zip(made.days[number], made.device[number], strict=True):
             last_device.setdefault(name, []).append((time, item, kind))
@@ -375,7 +376,7 @@ def test_real_log_movietweetings(tmp_path, shared_data):
     source = shared_data / "movietweetings" / "10K" / "ratings.dat"
     rows = [line.split("::") for line in source.read_text().splitlines()]
     first = min(int(row[3]) for row in rows) // 86400
-    days = {}
+    days: dict[int, list[Any]] = {}
     for user, movie, _, second in rows:
         # The lake's first day stands for the log's first day.
         shifted = int(second) - first * 86400

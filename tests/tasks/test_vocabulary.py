@@ -2,12 +2,13 @@
 
 import json
 from datetime import timedelta
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from tasks.errors import DataError, UpstreamError
-from tests.tasks.longtail.policy_reference import next_owners, window_units
+from tests.tasks.longtail.policy_reference import Owner, next_owners, window_units
 from tests.tasks.longtail.raw_lake import (
     TABLES,
     at,
@@ -71,12 +72,12 @@ def test_the_chain_follows_the_reference_policy(tmp_path):
     spec = spec_of(tmp_path, 6, **settings())
     run_steps(spec, *STEPS)
     table = spec.config.tables["item"]
-    counts = {}
+    counts: dict[Any, dict[str, int]] = {}
     for number in range(1, 6):
         day = counts.setdefault(day_of(number), {})
         for _, item, _ in drifting_rows(number):
             day[item] = day.get(item, 0) + 1
-    owners = {}
+    owners: dict[Any, Owner] = {}
     for number in range(2, 7):
         units, seen = window_units(counts, day_of(number), 3, 0.8)
         owners = next_owners(owners, units, seen, table.vocabulary, day_of(number))

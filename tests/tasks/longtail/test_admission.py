@@ -14,7 +14,7 @@ from tasks.config import VocabularySettings
 from tasks.errors import DataError
 from tasks.longtail.admission import next_vocabulary
 from tasks.longtail.encoding import Encoder
-from tests.tasks.longtail.policy_reference import UNIT, next_owners, window_units
+from tests.tasks.longtail.policy_reference import UNIT, Owner, next_owners, window_units
 
 DAY = date(2026, 3, 1)
 
@@ -122,7 +122,8 @@ day_counts = st.dictionaries(st.integers(0, 9), st.integers(1, 8), max_size=8)
 
 def check_sequence(policy, days, window_days, random):
     counts = {DAY + timedelta(days=n): day for n, day in enumerate(days)}
-    vocabulary, reference = None, {}
+    vocabulary = None
+    reference: dict[int, Owner] = {}
     for number in range(1, len(days) + 1):
         today = DAY + timedelta(days=number)
         units, seen = window_units(counts, today, window_days, policy.decay)
@@ -135,7 +136,7 @@ def check_sequence(policy, days, window_days, random):
                 "last_seen": pl.Series([seen[key] for key in order], dtype=pl.Date),
             }
         )
-        before = {} if vocabulary is None else rows_of(vocabulary)
+        before: dict[int, int] = {} if vocabulary is None else rows_of(vocabulary)
         vocabulary = next_vocabulary(vocabulary, merged, policy, today)
         reference = next_owners(reference, units, seen, policy, today)
         found = rows_of(vocabulary)

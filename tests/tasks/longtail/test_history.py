@@ -13,10 +13,9 @@ log = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6), st.integers(0, 5)
 @given(log, st.integers(0, 5))
 def test_histories_hold_the_last_items_strictly_before(rows, length):
     rows = sorted(rows)
-    users, times, items = (
-        np.array([row[n] for row in rows], dtype=kind)
-        for n, kind in ((0, np.int64), (1, np.int64), (2, np.int32))
-    )
+    users = np.array([row[0] for row in rows], dtype=np.int64)
+    times = np.array([row[1] for row in rows], dtype=np.int64)
+    items = np.array([row[2] for row in rows], dtype=np.int32)
     found = histories(users, times, items, length).to_arrow().to_pylist()
     for row, past in zip(rows, found, strict=True):
         earlier = [item for user, time, item in rows if user == row[0] and time < row[1]]

@@ -116,7 +116,7 @@ def outputs(spec):
     """The tables of the examples by folder."""
     lake = Lake(spec.config.lake)
     published = spec.output("examples", "examples")
-    found = {}
+    found: dict[str, pa.Table] = {}
     for path in published.files():
         folder, name = path.split("/")[-2:]
         table = lake.read_table(path)
