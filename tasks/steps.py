@@ -41,7 +41,7 @@ class Step:
 
 
 STEPS: tuple[Step, ...] = (
-    Step("await_partition", "wait for the day's data", ("resolve_run",), "data", 24 * 60, 0),
+    Step("await_partition", "wait for the day's data", ("resolve_run",), "data", 24 * 60),
     Step("validate", "check the data against its contracts", ("await_partition",), "data", 60),
     Step("count", "count every ID of every day", ("validate",), "data", 120),
     Step("vocabulary", "give frequent IDs rows of their own", ("count",), "data", 60),

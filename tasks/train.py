@@ -26,6 +26,7 @@ from tasks.lake import Output, Published
 from tasks.launch import JobStatus, LocalLauncher
 from tasks.progress import Ticker, log, progress
 from tasks.run_spec import RunSpec, StepResult
+from tasks.tracking.pages import run_page
 from tasks.train_worker import ERROR, JOB, PROGRESS, TRACKING
 
 Kind = Literal["two_tower", "traditional", "popularity"]
@@ -50,6 +51,10 @@ def run(spec: RunSpec, role: str) -> StepResult:
     examples = spec.output("examples", "examples")
     child = tracking.start_child_run(spec, role)
     tracking.log_dataset_inputs(spec, child, {"examples": ("training", examples)})
+    links = {"mlflow_run": page} if (page := run_page(spec.config, child)) else {}
+    if links:
+        # The scheduler shows the link while the training still runs.
+        log("links", **links)
     lake = spec.lake()
     path = f"models/{spec.run_id}/{role}"
     published = lake.find(path)
@@ -67,6 +72,7 @@ def run(spec: RunSpec, role: str) -> StepResult:
         f"train.{role}",
         {"model": published},
         mlflow_run_id=child,
+        links=links,
         **published.manifest.meta,
     )
 
