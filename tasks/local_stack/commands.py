@@ -65,6 +65,16 @@ def status(root: Path | None = None) -> StackInfo | None:
     return load_stack_info(root)
 
 
+def show(info: StackInfo) -> None:
+    """Prints where Airflow and MLflow are, and where the password is."""
+    """Prints the addresses and the login."""
+    for title, url, note in (
+        ("Airflow", info.airflow_url, f"user {info.username}, password in {info.password_file}"),
+        ("MLflow", info.mlflow_url, ""),
+    ):
+        console.print(f"{title:<8} {url}  {note}", highlight=False, soft_wrap=True)
+
+
 def up_command(
     config: Annotated[
         Path | None,
@@ -108,15 +118,6 @@ def status_command() -> None:
     if not info.complete:
         console.print("`tailtower up` starts what is missing")
         raise typer.Exit(1)
-
-
-def show(info: StackInfo) -> None:
-    """Prints the addresses and the login."""
-    for title, url, note in (
-        ("Airflow", info.airflow_url, f"user {info.username}, password in {info.password_file}"),
-        ("MLflow", info.mlflow_url, ""),
-    ):
-        console.print(f"{title:<8} {url}  {note}", highlight=False, soft_wrap=True)
 
 
 def _supervisor(settings: StackSettings) -> Supervisor:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -130,3 +132,14 @@ def test_the_locks_hold_a_pair_that_loads(flavour):
     assert layout.pair_problem(*versions) is None
     assert "+" not in str(versions[0])
     assert ("nvidia-nccl" in lock) == (flavour == "gpu")
+
+
+@pytest.mark.parametrize("flavour", layout.FLAVOURS)
+def test_the_locks_follow_the_project_file(flavour):
+    project = tomllib.loads((layout.ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["dev"], *extras[flavour]]
+    lock = layout.lock_file(flavour).read_text()
+    names = [re.split(r"[\[<>=]", requirement)[0].lower() for requirement in wanted]
+    missing = [name for name in names if layout.pinned_version(lock, name) is None]
+    assert not missing, "run: make lock"
