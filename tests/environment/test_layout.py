@@ -140,6 +140,8 @@ def test_the_locks_follow_the_project_file(flavour):
     extras = project["optional-dependencies"]
     wanted = [*project["dependencies"], *extras["dev"], *extras[flavour]]
     lock = layout.lock_file(flavour).read_text()
-    names = [re.split(r"[\[<>=]", requirement)[0].lower() for requirement in wanted]
+    names = [re.split(r"[\[<>=]", requirement)[0] for requirement in wanted]
+    # Locks use normal names: lower case, one hyphen for each run of separators.
+    names = [re.sub(r"[-_.]+", "-", name).lower() for name in names]
     missing = [name for name in names if layout.pinned_version(lock, name) is None]
     assert not missing, "run: make lock"
