@@ -107,20 +107,24 @@ class _SampledSoftmax(torch.autograd.Function):
             target = logits[rows, own]
             same = column_item[None, :] == column_item[own][:, None]
             logits.masked_fill_(same, -torch.inf)
-            if corrected:
-                loss, factor = _corrected(logits, target - bias[own], w)
-            else:
+            if not corrected:
                 logits[rows, own] = target
-                log_sum = logits.logsumexp(1)
+            # One exponential for the sum and for the gradient alike.
+            highest = logits.amax(1).clamp(min=torch.finfo(logits.dtype).min)
+            powers = logits.sub_(highest[:, None]).exp_()
+            powers_sum = powers.sum(1)
+            log_sum = powers_sum.log() + highest
+            if corrected:
+                loss, factor = _corrected(log_sum, target - bias[own], len(items), w)
+            else:
                 loss, factor = w * (log_sum - target), w
-                logits.sub_(log_sum[:, None]).exp_()
-            # `logits` now holds the softmax over the columns; the gradient of a logit is that
-            # probability, less one for the user's own column.
-            logits[rows, own] -= 1.0
-            logits.mul_((factor * scale)[:, None])
+            # The gradient of a logit is its softmax, less one for the user's own column.
+            smallest = torch.finfo(logits.dtype).tiny
+            powers.mul_((factor * scale / powers_sum.clamp(min=smallest))[:, None])
+            powers[rows, own] -= factor * scale
             total += loss.sum()
-            torch.mm(logits, items, out=user_grad[part])
-            item_grad.addmm_(logits.T, u)
+            torch.mm(powers, items, out=user_grad[part])
+            item_grad.addmm_(powers.T, u)
         ctx.save_for_backward(user_grad, item_grad)
         return total
 
@@ -130,13 +134,13 @@ class _SampledSoftmax(torch.autograd.Function):
         return (user_grad * grads[0], item_grad * grads[0], *(None,) * 7)
 
 
-def _corrected(logits: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Loss and weight of each user; turns `logits`, without the positive, into a softmax."""
-    log_sum = logits.logsumexp(1)
+def _corrected(
+    log_sum: Tensor, target: Tensor, columns: int, weight: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Loss of each user and its weight, from the log of the sum over the other columns."""
     # The mean of exp(s - log q) over the draws estimates the sum of exp(s) over all other items.
-    log_rest = log_sum - math.log(max(logits.shape[1] - 1, 1))
+    log_rest = log_sum - math.log(max(columns - 1, 1))
     uncertain = torch.sigmoid(log_rest - target)
-    nothing = log_sum == -torch.inf
-    loss = torch.where(nothing, 0.0, uncertain * (log_rest - target).nan_to_num(neginf=0.0))
-    logits.sub_(torch.where(nothing, 0.0, log_sum)[:, None]).exp_()
-    return weight * loss, weight * torch.where(nothing, 0.0, uncertain)
+    nothing = log_sum == -torch.inf  # every other column repeats the positive
+    margin = torch.where(nothing, 0.0, log_rest - target)
+    return weight * uncertain * margin, weight * uncertain

@@ -7,6 +7,8 @@ exactly once, and ends with the weights that an undisturbed run would have.
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,7 +43,7 @@ def train(job: TrainJob, sink: MetricSink) -> TrainSummary:
     """
     device = compute_device()
     use_threads(job.training.threads)
-    with _process_group(device):
+    with _quiet_libraries(), _process_group(device):
         if collectives.first_decides(lambda: _finished(job)):
             return _summary_of_finished(job)
         with StopRequest() as stop:
@@ -53,6 +55,18 @@ def train(job: TrainJob, sink: MetricSink) -> TrainSummary:
             from models.distributed_training import DistributedTraining
 
             return DistributedTraining(job, sink, device).run(stop)
+
+
+@contextmanager
+def _quiet_libraries() -> Iterator[None]:
+    """Keeps what TorchRec and DCP say about their own future out of the log of a training."""
+    for name in ("torchrec", "torch.fx._symbolic_trace"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        # TorchRec 1.8 keeps its tables as ShardedTensor, and DCP reads them through methods that
+        # torch 2.13 has deprecated.
+        warnings.filterwarnings("ignore", "Please use DTensor", FutureWarning)
+        yield
 
 
 @contextmanager

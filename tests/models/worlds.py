@@ -121,7 +121,7 @@ def make_world(
                     "item": item,
                     "history": events[max(0, place - 10) : place],
                     "timestamp": place,
-                    "weight": 1.0,
+                    "weight": 1.0 + 0.5 * (place % 3),
                     "user_id_code": [int(user_rows[user])] + [0] * (hashes - 1),
                 }
             )
