@@ -49,9 +49,7 @@ def run(spec: RunSpec) -> StepResult:
     version = _register(spec, candidate, comparison)
     samples = lake.read_table(evaluation.file(SAMPLES))
     parity = _parity(spec, version, rows_of(samples, "candidate"))
-    decision = decide(
-        comparison, spec.config.gate, parity, allow_older=spec.config.gate.allow_older
-    )
+    decision = decide(comparison, spec.config.gate, parity)
 
     def write(output: Output) -> None:
         _write(spec, compared, comparison, decision, version, output)

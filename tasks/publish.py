@@ -105,14 +105,15 @@ def _verify(spec: RunSpec, version: str) -> None:
 
 
 def _different(folder: Path, samples: pa.Table) -> list[Any]:
-    import mlflow.pyfunc
     import pandas as pd
 
+    from tasks.serving.packaging import quiet_pyfunc
+
     rows = samples.to_pylist()
-    model = mlflow.pyfunc.load_model(str(folder))
     asked = pd.DataFrame({"user_id": [row["user_id"] for row in rows]})
     most = max((len(row["items"]) for row in rows), default=0)
-    answers = model.predict(asked, params={"k": most})
+    with quiet_pyfunc() as pyfunc:
+        answers = pyfunc.load_model(str(folder)).predict(asked, params={"k": most})
     return [
         row["user_id"]
         for row, items, scores in zip(rows, answers["item_id"], answers["score"], strict=True)

@@ -52,13 +52,7 @@ class ServingParity(Settings):
     """Users whose items or scores differ."""
 
 
-def decide(
-    comparison: ModelComparison,
-    gate: GateSettings,
-    parity: ServingParity,
-    *,
-    allow_older: bool = False,
-) -> Decision:
+def decide(comparison: ModelComparison, gate: GateSettings, parity: ServingParity) -> Decision:
     """Decides on a candidate.
 
     Without a champion the baselines alone decide, and the guardrails that compare with the
@@ -68,7 +62,6 @@ def decide(
         comparison: The candidate against the champion (if there is one) and the baselines.
         gate: The rules.
         parity: Whether the registered model answers as the evaluated one did.
-        allow_older: Whether a champion of a later day may be replaced.
     """
     champion = comparison.model("champion")
     checks = [
@@ -81,7 +74,7 @@ def decide(
             _tail(comparison, gate),
             _coverage(comparison, gate),
             _size(comparison, gate),
-            _order(comparison.day, champion.day, allow_older),
+            _order(comparison.day, champion.day, gate.allow_older),
         ]
     checks.append(_parity(parity))
     passed = all(check.passed for check in checks)

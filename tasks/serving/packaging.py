@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ast
 import shutil
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -46,24 +49,36 @@ def save_model(target: Path, bundle: Path, sources: Mapping[str, str]) -> None:
         bundle: Folder of the bundle; it is copied.
         sources: Raw column behind each embedding table.
     """
-    import mlflow.pyfunc
-
     script = Path(__file__).with_name("pyfunc_model.py")
     code = target.with_name(f"{target.name}-code")
     for module in imported_by(script):
         copy = code / module.relative_to(PROJECT_ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(module, copy)
-    mlflow.pyfunc.save_model(
-        path=str(target),
-        python_model=str(script),
-        artifacts={"bundle": str(bundle)},
-        code_paths=[str(path) for path in sorted(code.iterdir())],
-        model_config={"sources": dict(sources)},
-        signature=signature(bundle),
-        input_example=_example(bundle),
-        pip_requirements=[f"{name}=={_public(version(name))}" for name in _REQUIREMENTS],
-    )
+    with quiet_pyfunc() as pyfunc:
+        pyfunc.save_model(
+            path=str(target),
+            python_model=str(script),
+            artifacts={"bundle": str(bundle)},
+            code_paths=[str(path) for path in sorted(code.iterdir())],
+            model_config={"sources": dict(sources)},
+            signature=signature(bundle),
+            input_example=_example(bundle),
+            pip_requirements=[f"{name}=={_public(version(name))}" for name in _REQUIREMENTS],
+        )
+
+
+@contextmanager
+def quiet_pyfunc() -> Iterator[ModuleType]:
+    """The module `mlflow.pyfunc`, without warnings that only its own authors could heed."""
+    with warnings.catch_warnings():
+        # MLflow 3.17 warns about the type hints of its own agents when it is imported, and
+        # compares pandas indices in a way that pandas 3 has deprecated.
+        warnings.filterwarnings("ignore", "(?s).*Any type hint is inferred", UserWarning)
+        warnings.filterwarnings("ignore", "Operation with range is deprecated")
+        import mlflow.pyfunc
+
+        yield mlflow.pyfunc
 
 
 def imported_by(script: Path) -> set[Path]:

@@ -1,4 +1,4 @@
-"""An empty MLflow store for each test that asks for one.
+"""An empty MLflow store for each test that asks for one, and two finished days to look at.
 
 Creating MLflow's tables costs seconds: one database is made and copied.
 """
@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tasks.tracking.location import open_client
+
+if TYPE_CHECKING:
+    from tests.tasks.small_runs import TwoDays
 
 
 @pytest.fixture(scope="session")
@@ -29,9 +33,12 @@ def mlflow_uri(_empty_database: Path, tmp_path: Path) -> str:
     return f"sqlite:///{path}"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # MLflow 3.17 calls what SQLAlchemy 2.1 has deprecated; every query of its store warns.
-    mark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
-    for item in items:
-        if "mlflow_uri" in getattr(item, "fixturenames", ()):
-            item.add_marker(mark)
+@pytest.fixture(scope="session")
+def two_days(_empty_database: Path, tmp_path_factory: pytest.TempPathFactory) -> TwoDays:
+    """Two finished days of a tiny pipeline; only for reading."""
+    # Here and not above: most tests below this folder need no torch.
+    from tests.tasks.small_runs import make_two_days
+
+    folder = tmp_path_factory.mktemp("two-days")
+    shutil.copy(_empty_database, folder / "mlflow.db")
+    return make_two_days(folder / "lake", f"sqlite:///{folder / 'mlflow.db'}")

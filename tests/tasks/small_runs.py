@@ -7,6 +7,7 @@ compare, gate, publish and recommend see what a daily run would show them.
 from __future__ import annotations
 
 import importlib
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,13 @@ from tasks.run_spec import RunSpec, StepResult
 from tasks.steps import execute
 
 FIRST_DAY = date(2026, 1, 1)
+ANYTHING_PASSES: dict[str, Any] = {
+    "gate__against": ["champion"],
+    "gate__margin": -1.0,
+    "gate__min_tail_ratio": 0.0,
+    "gate__min_coverage_ratio": 0.0,
+}
+"""Settings of a gate that lets random weights through."""
 DATA_STEPS = ("await_partition", "validate", "count", "vocabulary", "examples")
 
 
@@ -153,3 +161,28 @@ def rerun(spec: RunSpec, name: str) -> StepResult:
     """Runs a step again as if its result file had been lost."""
     result: StepResult = importlib.import_module(f"tasks.{name}").run(spec)
     return result
+
+
+@dataclass(frozen=True)
+class TwoDays:
+    """Two finished days of a tiny pipeline.
+
+    The first day's model was promoted without a champion, the second day's against it.
+    """
+
+    config: PipelineConfig
+    first: RunSpec
+    second: RunSpec
+
+
+def make_two_days(lake: Path, uri: str) -> TwoDays:
+    """Runs two days to their end."""
+    write_raw_days(lake, 5)
+    config = make_config(lake, uri, **ANYTHING_PASSES)
+    specs = []
+    for seed, day in enumerate((date(2026, 1, 3), date(2026, 1, 4))):
+        spec = run_data_steps(config, day)
+        fake_training(spec, seed=seed)
+        run_steps(spec, "evaluate", "compare", "gate", "publish")
+        specs.append(spec)
+    return TwoDays(config, *specs)

@@ -114,8 +114,8 @@ def test_points_reach_a_real_store_with_their_steps(mlflow_uri: str, tmp_path: P
                 "item": {"source": "interactions.item_id"},
             },
             "model": {
-                "user": {"features": [{"name": "user_id", "table": "user"}]},
-                "item": {"features": [{"name": "item_id", "table": "item"}]},
+                "user": {"features": [{"name": "uid", "table": "user"}]},
+                "item": {"features": [{"name": "iid", "table": "item"}]},
             },
         }
     )

@@ -46,8 +46,8 @@ def _config(uri: str | None, lake: str) -> PipelineConfig:
                 "item": {"source": "interactions.item_id"},
             },
             "model": {
-                "user": {"features": [{"name": "user_id", "table": "user"}]},
-                "item": {"features": [{"name": "item_id", "table": "item"}]},
+                "user": {"features": [{"name": "uid", "table": "user"}]},
+                "item": {"features": [{"name": "iid", "table": "item"}]},
             },
         }
     )
@@ -140,7 +140,7 @@ def test_inputs_are_recorded_with_digest_and_rows(config: PipelineConfig) -> Non
 def test_params_are_flat_and_hold_no_password() -> None:
     config = _config("https://ann:secret@mlflow.example", "s3://key:secret@bucket/lake")
     params = flat_params(config)
-    assert params["model.user.features.user_id.table"] == "user"
+    assert params["model.user.features.uid.table"] == "user"
     assert params["evaluation.k"] == "[10, 20, 50]"
     assert params["lake"] == "s3://bucket/lake"
     assert params["data.first_day"] == "null"
