@@ -1,18 +1,12 @@
-"""What checking one day of one data set found: JSON for machines, a table for people."""
+"""What checking one day of one data set found, as a contract's reader would list it."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable, Sequence
 from datetime import date
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from data_contracts.rules import Severity
-
-#: Rows that fit one screen with the headline.
-SCREEN_ROWS = 20
 
 
 class RuleResult(BaseModel):
@@ -69,7 +63,7 @@ class ContractResult(BaseModel):
     @property
     def broken(self) -> tuple[RuleResult, ...]:
         """Rules that are not kept, most severe first."""
-        return tuple(sorted((r for r in self.rules if not r.passed), key=_severest_first))
+        return tuple(sorted((r for r in self.rules if not r.passed), key=severest_first))
 
     @property
     def blocked(self) -> bool:
@@ -81,51 +75,7 @@ class ContractResult(BaseModel):
         """Number of broken rules that only warn."""
         return sum(rule.severity == "warn" for rule in self.broken)
 
-    @property
-    def title(self) -> str:
-        """Data set and day."""
-        return f"{self.dataset} {self.day}" if self.day else self.dataset
 
-
-def broken_rules(results: Sequence[ContractResult]) -> list[tuple[str, RuleResult]]:
-    """Broken rules of all results, each with the data set and day it belongs to."""
-    return [(result.title, rule) for result in results for rule in result.broken]
-
-
-def render(rules: Iterable[tuple[str, RuleResult]], *, rest: str, width: int = 160) -> str:
-    """Broken rules as one table of at most one screen, most severe first.
-
-    Args:
-        rules: Rules, each with the data set and day it belongs to.
-        rest: Where the rules are that do not fit.
-        width: Characters of a line.
-    """
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    ordered = sorted(rules, key=lambda pair: _severest_first(pair[1]))
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("", no_wrap=True)
-    if len({title for title, _ in ordered}) > 1:
-        table.add_column("data", no_wrap=True)
-    for name in ("rule", "column", "file", "found", "expected"):
-        table.add_column(name, overflow="fold")
-    table.add_column("rows", justify="right", no_wrap=True)
-    table.add_column("sample", overflow="fold")
-    with_title = len(table.columns) == 9
-    for title, rule in ordered[:SCREEN_ROWS]:
-        cells: list[Any] = [rule.severity, *([title] if with_title else [])]
-        cells += [rule.rule, rule.column, rule.file, rule.found, rule.expected]
-        cells += [f"{rule.rows:,}" if rule.rows else "", ", ".join(rule.sample)]
-        table.add_row(*(Text(cell) for cell in cells))
-    screen = io.StringIO()
-    Console(file=screen, width=width, color_system=None).print(table)
-    text = "\n".join(line.rstrip() for line in screen.getvalue().rstrip().splitlines())
-    left = len(ordered) - SCREEN_ROWS
-    return f"{text}\n… and {left} more: {rest}" if left > 0 else text
-
-
-def _severest_first(rule: RuleResult) -> tuple[bool, int]:
+def severest_first(rule: RuleResult) -> tuple[bool, int]:
+    """Sort key: blocking rules first, then by the rows that break them."""
     return (rule.severity == "warn", -rule.rows)

@@ -55,8 +55,8 @@ def check_command(
     json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Check files against a contract; exit status 13 when a blocking rule is broken."""
+    from data_contracts.broken_rules import broken_rules, render
     from data_contracts.check import check_days
-    from data_contracts.result import broken_rules, render
 
     chosen = _contract_for(path, contract, contracts)
     days = _days(path, chosen, day.date() if day else None)

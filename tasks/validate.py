@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import Any
 
+from data_contracts.broken_rules import BrokenRule, broken_rules, render
 from data_contracts.contract import Contract
 from data_contracts.footer_checks import check_footers
-from data_contracts.result import ContractResult, RuleResult, broken_rules, render
+from data_contracts.result import ContractResult
 from data_contracts.type_drift import types_between_days
 from tasks.contract_files import contract_of, files_in, files_of
 from tasks.errors import ContractError, DataError
@@ -25,9 +26,6 @@ from tasks.run_spec import RunSpec, StepResult
 
 RESULT = "contract_result.json"
 SIDE_TABLES = ("items", "users")
-
-#: Broken rules, each with the data set and day it belongs to.
-Broken = list[tuple[str, RuleResult]]
 
 
 def run(spec: RunSpec) -> StepResult:
@@ -50,18 +48,17 @@ def run(spec: RunSpec) -> StepResult:
     if new:
         _check(spec, plans)
     outputs: dict[str, Published] = {}
-    broken: Broken = []
-    rows = 0
+    results: list[ContractResult] = []
+    drift: list[BrokenRule] = []
     for plan in plans:
         types = {}
         for day, published in sorted(plan.found.items()):
             outputs[f"{plan.contract.dataset}/{day}"] = published
             result = read_result(lake, published)
-            broken += broken_rules([result])
+            results.append(result)
             types[day] = result.types
-            rows += result.rows
-        drift = types_between_days(plan.contract, types)
-        broken += [(plan.contract.dataset, rule) for rule in drift]
+        drift += types_between_days(plan.contract, types)
+    broken = broken_rules(results, drift)
     if broken:
         _report(spec, broken)
     facts = {
@@ -69,12 +66,10 @@ def run(spec: RunSpec) -> StepResult:
         "contract_versions": {p.contract.dataset: p.contract.version for p in plans},
         "days": len(outputs),
         "days_checked_now": new,
-        "rows": rows,
+        "rows": sum(result.rows for result in results),
         "warnings": _count(broken, "warn"),
         "blocking": _count(broken, "block"),
-        "broken_rules": sorted({f"{title}: {r.rule} {r.column}".strip() for title, r in broken})[
-            :20
-        ],
+        "broken_rules": [str(entry) for entry in broken[:20]],
         "seconds": round(time.monotonic() - started, 2),
     }
     log("validated", **facts)
@@ -205,11 +200,20 @@ class _Partitions:
             # Without a manifest of its own, a partition has none until its files can be read.
             folder = f"{self._dataset}/{partition_name(day)}"
             files = files_in(lake, folder)
-            broken = check_footers(self._contract, files).broken
-            title = f"{self._contract.dataset} {day}"
-            if not any(rule.severity == "block" for rule in broken):
+            report = check_footers(self._contract, files)
+            if not report.blocked:
                 raise
-            raise _contract_error(lake, [(title, rule) for rule in broken]) from error
+            result = ContractResult(
+                dataset=self._contract.dataset,
+                day=day,
+                contract_version=self._contract.version,
+                contract_digest=self._contract.digest,
+                files=len(files.files),
+                rows=report.rows,
+                complete=False,
+                rules=tuple(report.broken),
+            )
+            raise _contract_error(lake, broken_rules([result])) from error
 
 
 def _check(spec: RunSpec, plans: Sequence[_Plan]) -> None:
@@ -257,7 +261,7 @@ def _check_plan(lake: Lake, plan: _Plan, mapper: Callable[..., list[Any]]) -> No
         )
 
 
-def _report(spec: RunSpec, broken: Broken) -> None:
+def _report(spec: RunSpec, broken: list[BrokenRule]) -> None:
     """Stops the run, or shows what it goes on with.
 
     Raises:
@@ -268,7 +272,7 @@ def _report(spec: RunSpec, broken: Broken) -> None:
     console.print(_message(broken), markup=False, highlight=False, soft_wrap=True)
 
 
-def _contract_error(lake: Lake, broken: Broken) -> ContractError:
+def _contract_error(lake: Lake, broken: list[BrokenRule]) -> ContractError:
     return ContractError(
         _message(broken),
         where=f"{lake.url}/raw",
@@ -277,14 +281,14 @@ def _contract_error(lake: Lake, broken: Broken) -> ContractError:
     )
 
 
-def _message(broken: Broken) -> str:
-    titles = list(dict.fromkeys(title for title, _ in broken))
-    shown = ", ".join(titles[:3]) + (f" and {len(titles) - 3} more" if len(titles) > 3 else "")
+def _message(broken: list[BrokenRule]) -> str:
+    places = list(dict.fromkeys(entry.where for entry in broken))
+    shown = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
     blocking, warning = _count(broken, "block"), _count(broken, "warn")
     headline = f"data contract broken: {blocking} blocking, {warning} warning; {shown}"
     table = render(broken, rest=f"{RESULT} of each day lists all")
     return f"{headline}\n\n{table}\n"
 
 
-def _count(broken: Broken, severity: str) -> int:
-    return sum(rule.severity == severity for _, rule in broken)
+def _count(broken: list[BrokenRule], severity: str) -> int:
+    return sum(entry.rule.severity == severity for entry in broken)

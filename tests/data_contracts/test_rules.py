@@ -16,12 +16,13 @@ import pytest
 import yaml
 
 from data_contracts.arrow_types import type_name
+from data_contracts.broken_rules import SCREEN_ROWS, broken_rules, render
 from data_contracts.check import DayOfData, check_days
 from data_contracts.contract import Contract, load_contract
 from data_contracts.data_files import BATCH_ROWS
 from data_contracts.footer_checks import check_footers
 from data_contracts.partition_checks import FileOfDay, check_files
-from data_contracts.result import SCREEN_ROWS, ContractResult, RuleResult, broken_rules, render
+from data_contracts.result import ContractResult, RuleResult
 from data_contracts.type_drift import types_between_days
 from tests.data_contracts.days_of_data import BIG, MIDNIGHT, day_of, events, shipped
 
@@ -246,9 +247,9 @@ def test_a_type_that_changes_between_days_is_found() -> None:
         date(2026, 1, 2): {"user_id": "string", "item_id": "string"},
     }
     (found,) = types_between_days(shipped("interactions"), types)
-    assert (found.column, found.file, found.found) == ("user_id", "dt=2026-01-02", "string")
-    assert found.expected == "int64, as on 2026-01-01"
-    assert found.severity == "block"
+    assert str(found) == "interactions 2026-01-02: type differs between days user_id"
+    assert (found.rule.found, found.rule.expected) == ("string", "int64, as on 2026-01-01")
+    assert found.rule.severity == "block"
 
 
 @pytest.mark.parametrize(
@@ -286,3 +287,26 @@ def test_the_table_fits_a_screen_most_severe_first() -> None:
     assert f"rule {SCREEN_ROWS + 4} " in lines[3]
     assert lines[-1] == "… and 6 more: elsewhere"
     assert len(lines) <= SCREEN_ROWS + 4
+
+
+def test_a_rule_that_many_days_break_is_one_line() -> None:
+    def result(day: int, *files: tuple[str, int]) -> ContractResult:
+        rules = tuple(
+            RuleResult(rule="type", column="n", file=file, found="a", expected="b", rows=rows)
+            for file, rows in files
+        )
+        return ContractResult(
+            dataset="d",
+            day=date(2026, 1, day),
+            contract_version="1",
+            contract_digest="",
+            files=1,
+            rows=1,
+            rules=rules,
+        )
+
+    merged = broken_rules([result(1, ("x", 3)), result(2, ("y", 5)), result(3, ("z", 1), ("w", 2))])
+    assert [(entry.where, entry.rule.file, entry.rule.rows) for entry in merged] == [
+        ("d 2026-01-02 and 2 more", "y", 10),
+        ("d 2026-01-03", "z", 1),
+    ]

@@ -44,8 +44,8 @@ def test_the_path_names_the_contract_and_the_day(tmp_path: Path) -> None:
     with pytest.raises(ContractError, match="inside the day"):
         _check(str(folder))
     _file(tmp_path / "interactions" / "dt=2026-01-08" / "x.parquet", _events())
-    # Two days, so the table names the day of each row.
-    with pytest.raises(ContractError, match="interactions 2026-01-09"):
+    # Two days, so the table names the days of each row.
+    with pytest.raises(ContractError, match="interactions 2026-01-08 and 1 more"):
         _check(str(tmp_path / "interactions"))
 
 
