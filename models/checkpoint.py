@@ -20,6 +20,7 @@ import torch.distributed as dist
 import xxhash
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 
 from models import collectives
@@ -60,28 +61,30 @@ class Checkpoints:
         """
         return collectives.first_decides(self._newest)
 
-    def load(self, step: int, state: dict[str, Any]) -> dict[str, Any]:
+    def load(self, step: int, state: dict[str, Any]) -> None:
         """Loads a checkpoint into the tensors of `state`, in place.
 
         Args:
             step: Which checkpoint.
-            state: Sharded and whole tensors and other values, in the shape they were saved in.
-
-        Returns:
-            `state`, with values that are not tensors replaced.
+            state: Sharded and whole tensors by name, in the shapes they were saved in; of a
+                table that lives on one rank, the other ranks may lack the optimizer state.
 
         Raises:
             CheckpointError: It cannot be spread over these ranks.
         """
         path = self._path(step)
         reader = FsspecReader(self._url(path)) if self._remote else FileSystemReader(path)
+        # Names are flat already. DCP's own flattening takes names that only other ranks have for
+        # a checkpoint of an old version.
+        planner = DefaultLoadPlanner(flatten_state_dict=False)
         try:
-            state_dict_loader.load(state, storage_reader=reader, process_group=self._group)
+            state_dict_loader.load(
+                state, storage_reader=reader, planner=planner, process_group=self._group
+            )
         except Exception as error:
             raise CheckpointError(
                 f"checkpoint {path} cannot be loaded on {collectives.world_size()} ranks: {error}"
             ) from error
-        return state
 
     def save(self, step: int, state: Mapping[str, Any], *, wait: bool = False) -> None:
         """Copies the state and writes it in the background; every rank calls it at the same step.
@@ -101,7 +104,10 @@ class Checkpoints:
         writer = FsspecWriter(self._url(path)) if self._remote else FileSystemWriter(path)
         self._finished.clear()
         pending = state_dict_saver.async_save(
-            dict(state), storage_writer=writer, process_group=self._group
+            dict(state),
+            storage_writer=writer,
+            planner=DefaultSavePlanner(flatten_state_dict=False),
+            process_group=self._group,
         )
         assert isinstance(pending, Future)
         pending.add_done_callback(lambda future: self._complete(step, future))

@@ -109,20 +109,16 @@ class DistributedTraining:
         stop.raise_if_asked(done, self._reader.steps)
 
     def _state(self) -> dict[str, Any]:
-        # Tensors only: learning rates and the like come from the job, and DCP names lists of
-        # plain values differently at one rank and at several.
-        return {
-            "tables": self._tables.checkpoint_state(),
-            "towers": self._towers.state_dict(),
-            "optimizer": self._optimizer.state_dict()["state"],
-            "rng": torch.get_rng_state(),
-        }
+        """Everything that a resume needs, by flat names; all but `rng` shares its memory."""
+        state = {f"tables.{k}": v for k, v in self._tables.checkpoint_state().items()}
+        state |= {f"towers.{k}": v for k, v in self._towers.state_dict().items()}
+        for number, values in self._optimizer.state_dict()["state"].items():
+            state |= {f"optimizer.{number}.{k}": v for k, v in values.items()}
+        return {**state, "rng": torch.get_rng_state()}
 
     def _restore(self, step: int) -> None:
-        state = self._checkpoints.load(step, self._state())
-        self._towers.load_state_dict(state["towers"])
-        groups = self._optimizer.state_dict()["param_groups"]
-        self._optimizer.load_state_dict({"state": state["optimizer"], "param_groups": groups})
+        state = self._state()
+        self._checkpoints.load(step, state)
         torch.set_rng_state(state["rng"])
 
     def _announce(self, resumed_from: int | None) -> None:

@@ -88,14 +88,14 @@ class EmbeddingTables:
             self._sharded.update(fetched.attached, gradients)
 
     def checkpoint_state(self) -> dict[str, Any]:
-        """Weights and optimizer state, for `torch.distributed.checkpoint`."""
-        return {
-            "replicated": {
-                "weights": dict(self._replicated.weights),
-                "optimizer": dict(self._replicated.accumulators),
-            },
-            "sharded": {} if self._sharded is None else self._sharded.checkpoint_state(),
-        }
+        """Weights and optimizer state by flat names, for `Checkpoints`."""
+        state: dict[str, Any] = {}
+        for name, weight in self._replicated.weights.items():
+            state[f"replicated.{name}.weight"] = weight
+            state[f"replicated.{name}.accumulator"] = self._replicated.accumulators[name]
+        if self._sharded is not None:
+            state |= self._sharded.checkpoint_state()
+        return state
 
     def full_tables(self) -> Iterator[tuple[str, Tensor]]:
         """Each table's name and whole weight `[rows, dim]` on the first rank (empty elsewhere).

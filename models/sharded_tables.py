@@ -136,11 +136,11 @@ class ShardedTables(nn.Module):
         )
 
     def checkpoint_state(self) -> dict[str, Any]:
-        """Weights and optimizer state as sharded tensors, for `torch.distributed.checkpoint`."""
-        return {
-            "weights": self._model.state_dict(),
-            "optimizer": self._model.fused_optimizer.state_dict()["state"],
-        }
+        """Weights and optimizer state as sharded tensors by flat names, for `Checkpoints`."""
+        state = dict(self._model.state_dict())
+        for table in self._model.fused_optimizer.state_dict()["state"].values():
+            state |= {f"optimizer.{name}": value for name, value in table.items()}
+        return state
 
     def full_tables(self) -> Iterator[tuple[str, Tensor]]:
         """Each table's name and whole weight `[rows, dim]` on the first rank (empty elsewhere).
