@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from enum import Enum, auto
 from pathlib import Path
 
 import psutil
@@ -44,6 +45,15 @@ class ProcessRecord:
     executable: str
     fingerprint: str
     port: int | None = None
+
+
+class _Leader(Enum):
+    """What has become of the process of a record."""
+
+    RUNNING = auto()
+    GONE = auto()
+    FOREIGN = auto()
+    """Its number now belongs to another process."""
 
 
 def start(
@@ -83,7 +93,7 @@ def start(
 
 def is_running(record: ProcessRecord) -> bool:
     """Whether the very process of this record is alive."""
-    return _leader(record) is not None
+    return _look_up(record) is _Leader.RUNNING
 
 
 def members(record: ProcessRecord) -> list[psutil.Process]:
@@ -92,9 +102,8 @@ def members(record: ProcessRecord) -> list[psutil.Process]:
     Descendants in a session of their own (a task's training, for instance) are included as long
     as their parents live.
     """
-    if _leader(record) is None and psutil.pid_exists(record.pid) and not _is_zombie(record.pid):
-        # The number belongs to somebody else. The kernel does not give away the number of a
-        # session that has members, so ours has none.
+    if _look_up(record) is _Leader.FOREIGN:
+        # The kernel does not give away the number of a session that has members: ours has none.
         return []
     found: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
@@ -149,18 +158,25 @@ def read_record(path: Path) -> ProcessRecord | None:
         return None
 
 
-def _leader(record: ProcessRecord) -> psutil.Process | None:
+def _look_up(record: ProcessRecord) -> _Leader:
     try:
         process = psutil.Process(record.pid)
-        same = (
-            process.status() != psutil.STATUS_ZOMBIE
-            and abs(process.create_time() - record.created) <= _CLOCK_SLACK
-            and os.getsid(record.pid) == record.pid
-            and os.path.realpath(process.exe()) == record.executable
-        )
-    except (psutil.Error, ProcessLookupError):
-        return None
-    return process if same else None
+        created = process.create_time()
+        session = os.getsid(record.pid)
+    except (psutil.NoSuchProcess, ProcessLookupError):
+        return _Leader.GONE
+    if abs(created - record.created) > _CLOCK_SLACK or session != record.pid:
+        return _Leader.FOREIGN
+    try:
+        executable = process.exe()
+    except psutil.Error:
+        executable = ""
+    # The program of a process that is ending is gone before the process is; that must not be
+    # taken for another program, or the children it leaves would be left alone.
+    if not executable or _is_zombie(record.pid):
+        return _Leader.GONE
+    same = os.path.realpath(executable) == record.executable
+    return _Leader.RUNNING if same else _Leader.FOREIGN
 
 
 def _is_zombie(pid: int) -> bool:

@@ -135,6 +135,19 @@ def test_children_are_found_after_their_leader_was_killed(run, tmp_path):
     os.kill(far, signal.SIGKILL)
 
 
+@pytest.mark.parametrize("attempt", range(5))
+def test_a_leader_that_is_just_ending_does_not_hide_its_children(run, tmp_path, attempt):
+    record = run(FAMILY, str(tmp_path / "children"))
+    wait_for((tmp_path / "children").exists)
+    near, far = map(int, (tmp_path / "children").read_text().split())
+    os.kill(record.pid, signal.SIGKILL)
+    # No pause: for a moment the kernel still lists the leader, without its program.
+    stop(record, timeout=5)
+    assert not _lives(near)
+    if _lives(far):
+        os.kill(far, signal.SIGKILL)
+
+
 def test_a_process_that_ignores_sigterm_is_killed(run, tmp_path):
     record = run(STUBBORN, str(tmp_path / "deaf"))
     wait_for((tmp_path / "deaf").exists)

@@ -36,6 +36,10 @@ small()
 """
 
 
+def lives(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> StackSettings:
     root = tmp_path_factory.mktemp("stack")
@@ -92,8 +96,11 @@ def test_a_second_up_returns_at_once(stack, settings):
 
 
 def test_a_killed_scheduler_is_replaced_and_the_rest_left_alone(stack, settings):
+    before = members(read_records(settings.root)["airflow-scheduler"])
+    assert len(before) > 1, "the scheduler has its workers"
     psutil.Process(stack.running["airflow-scheduler"]).kill()
     again = commands.up(settings)
+    assert not any(map(lives, before))
     changed = {name for name, pid in again.running.items() if stack.running[name] != pid}
     assert changed == {"airflow-scheduler"}
     with AirflowClient.of_stack(again) as airflow:
@@ -110,8 +117,6 @@ def test_down_leaves_no_process(stack: StackInfo, settings: StackSettings, tmp_p
     assert all(is_running(record) for record in records.values())
 
     assert set(commands.down(settings)) == set(records)
-    assert not any(
-        process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in ours
-    )
+    assert not any(map(lives, ours))
     assert load_stack_info(settings.root) is None
     assert commands.down(settings) == []
