@@ -51,8 +51,9 @@ def build_alias_table(weights: npt.ArrayLike) -> AliasTable:
     if not np.isfinite(total) or (w < 0).any() or total <= 0:
         raise ValueError("weights must be finite, not negative, and not all zero")
     scaled = w * (w.size / total)
-    light = np.flatnonzero(scaled < 1.0)
-    heavy = np.flatnonzero(scaled >= 1.0)
+    is_light = scaled < 1.0
+    is_light[scaled.argmax()] = False  # at least the mean, whatever rounding says
+    light, heavy = np.flatnonzero(is_light), np.flatnonzero(~is_light)
     prob = np.ones(w.size)
     alias = np.arange(w.size)
     if light.size:

@@ -31,8 +31,7 @@ class EmbeddingTableSettings(Settings):
 
 #: Columns of the examples that no feature may be named after.
 RESERVED_NAMES = frozenset(
-    ("user", "user_id", "item", "item_id", "title")
-    + ("timestamp", "weight", "seen", "targets", "train_count")
+    ["user", "user_id", "item", "item_id", "title", "timestamp", "weight", "seen", "targets", "train_count"]
 )
 
 

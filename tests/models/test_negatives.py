@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from models.alias_table import AliasTable, build_alias_table
 from models.errors import ExamplesError
-from models.negatives import AliasSampler, AliasTable, build_alias_table
+from models.negatives import AliasSampler
 
 
 def _probabilities(table: AliasTable) -> np.ndarray:

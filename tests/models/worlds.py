@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from models.alias_table import build_alias_table
 from models.config import (
     EmbeddingTableSettings,
     FeatureSettings,
@@ -19,7 +20,6 @@ from models.config import (
     TrainingSettings,
     TrainJob,
 )
-from models.negatives import build_alias_table
 
 Ints = npt.NDArray[np.int64]
 
