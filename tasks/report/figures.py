@@ -77,7 +77,9 @@ def recall_by_frequency(comparison: ModelComparison) -> str | None:
     figure, axes = _figure(f"Targets found in the top {k}, by how often the item was trained on")
     for number, model in enumerate(models):
         colour, marker, line = _style(model.name, number)
-        shares = [model.frequency[n]["hits"] / model.frequency[n]["targets"] for n in bins]
+        found = [model.frequency[n] for n in bins]
+        # A model of another day may have no target where the first one has.
+        shares = [b["hits"] / b["targets"] if b["targets"] else float("nan") for b in found]
         axes.plot(
             range(len(bins)),
             shares,

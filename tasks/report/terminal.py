@@ -39,7 +39,13 @@ def show(comparison: ModelComparison, console: Console) -> None:
     names = [model.name for model in comparison.models]
     wide = _width(names) <= console.width
     shown = [n for n, name in enumerate(names) if wide or n == 0 or name == other]
-    table = Table(title=comparison.run_id, title_justify="left", box=SIMPLE_HEAD)
+    table = Table(
+        title=comparison.run_id,
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
     table.add_column("metric", no_wrap=True)
     for n in shown:
         table.add_column(names[n], justify="right", min_width=min(len(names[n]), 12))
@@ -73,7 +79,7 @@ def show(comparison: ModelComparison, console: Console) -> None:
 def _width(names: list[str]) -> int:
     """Columns that a table of these models takes."""
     fixed = (_METRIC_WIDTH, 10, 18, 7)
-    return sum(fixed) + sum(max(len(name), 6) for name in names) + 3 * (len(fixed) + len(names))
+    return sum(fixed) + sum(max(len(name), 6) for name in names) + 2 * (len(fixed) + len(names))
 
 
 def _indented(metric: str) -> str:

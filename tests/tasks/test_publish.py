@@ -1,0 +1,85 @@
+"""Protects: the pointer in the lake names exactly the bundle that was promoted, and the MLflow
+run ends whatever was decided."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import tasks.publish
+from tasks.errors import LakeError
+from tasks.publish import POINTER, read_pointer
+from tasks.serving.bundles import trained_model
+from tasks.tracking import client
+from tests.tasks.small_runs import TwoDays, rerun
+
+
+def test_the_pointer_names_the_promoted_bundle(two_days: TwoDays) -> None:
+    spec = two_days.second
+    lake = spec.lake()
+    pointer = read_pointer(lake)
+    candidate = trained_model(spec, "candidate")
+    assert pointer is not None
+    assert (pointer["run_id"], pointer["version"], pointer["day"]) == (
+        spec.run_id,
+        "2",
+        "2026-01-04",
+    )
+    assert pointer["digest"] == candidate.digest
+    assert lake.exists(f"{pointer['bundle']}/bundle.json")
+    for name, digest in pointer["files"].items():
+        assert lake.exists(f"{pointer['bundle']}/{name}")
+        assert digest in {entry.digest for entry in candidate.manifest.files}
+
+
+def test_facts_are_what_the_model_asset_carries(two_days: TwoDays) -> None:
+    facts = two_days.second.require("publish").facts
+    assert facts == {
+        "promoted": True,
+        "decision": "promoted",
+        "run_id": two_days.second.run_id,
+        "version": "2",
+        "day": "2026-01-04",
+        "pointer": POINTER,
+    }
+
+
+def test_the_mlflow_run_is_finished(two_days: TwoDays) -> None:
+    mlflow = client(two_days.config)
+    assert mlflow.get_run(two_days.first.mlflow_run_id).info.status == "FINISHED"
+    assert mlflow.get_run(two_days.second.mlflow_run_id).info.status == "FINISHED"
+
+
+def test_an_earlier_run_does_not_take_the_pointer_back(two_days: TwoDays) -> None:
+    before = two_days.second.lake().read_text(POINTER)
+    result = rerun(two_days.first, "publish")
+    assert "pointer" not in result.facts
+    assert two_days.second.lake().read_text(POINTER) == before
+
+
+def test_nothing_is_published_for_a_rejected_model(
+    two_days: TwoDays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = two_days.first
+    gate = spec.require("gate")
+    rejected = gate.model_copy(
+        update={"facts": {**gate.facts, "promoted": False, "decision": "rejected"}}
+    )
+    monkeypatch.setattr(type(spec), "require", lambda _self, _name: rejected)
+    before = spec.lake().read_text(POINTER)
+    result = rerun(spec, "publish")
+    assert (result.facts["promoted"], result.facts["decision"]) == (False, "rejected")
+    assert spec.lake().read_text(POINTER) == before
+
+
+@pytest.mark.faults
+def test_a_model_that_answers_otherwise_is_not_published(
+    two_days: TwoDays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks.publish, "same_answer", lambda *_lists: False)
+    before = two_days.second.lake().read_text(POINTER)
+    with pytest.raises(LakeError, match="does not answer as the evaluated one did for user"):
+        rerun(two_days.second, "publish")
+    assert two_days.second.lake().read_text(POINTER) == before
+    assert json.loads(before)["version"] == "2"
