@@ -114,9 +114,19 @@ def _library() -> tuple[Any, Any, Any]:
         # It imports modules that Python has deprecated; nobody here can do anything about it.
         warnings.simplefilter("ignore", DeprecationWarning)
         import great_expectations as gx
-    from great_expectations.data_context.types.base import ProgressBarsConfig
+    from great_expectations.data_context.types.base import (
+        DataContextConfig,
+        InMemoryStoreBackendDefaults,
+        ProgressBarsConfig,
+    )
 
-    context = gx.get_context(mode="ephemeral")
-    context.variables.progress_bars = ProgressBarsConfig(globally=False)
+    context = gx.get_context(
+        mode="ephemeral",
+        project_config=DataContextConfig(
+            progress_bars=ProgressBarsConfig(globally=False),
+            # Otherwise every process leaves a temporary folder for pages that nobody builds.
+            store_backend_defaults=InMemoryStoreBackendDefaults(init_temp_docs_sites=False),
+        ),
+    )
     asset = context.data_sources.add_pandas("frames").add_dataframe_asset("frame")
     return gx, context, asset.add_batch_definition_whole_dataframe("whole frame")
