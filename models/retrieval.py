@@ -67,15 +67,33 @@ def _block_top_k(
         inside = (columns >= 0) & (columns < len(items))
         scores[rows[inside], columns[inside]] = -torch.inf
     k = min(k, len(items))
-    best, columns = torch.topk(scores, k, dim=1)
-    # topk picks any of the items that tie at the last place; those rows are done again.
-    threshold = best[:, -1:]
-    tied = ((scores >= threshold).sum(1) > k) & (threshold[:, 0] > -torch.inf)
-    if bool(tied.any()):
-        again = scores[tied]
-        ranked = torch.sort(again, dim=1, descending=True, stable=True)
-        best[tied], columns[tied] = ranked.values[:, :k], ranked.indices[:, :k]
+    # One more than wanted shows whether items tie for the last place; topk picks any of them.
+    best, columns = torch.topk(scores, min(k + 1, len(items)), dim=1)
+    if best.shape[1] > k:
+        last = best[:, k - 1 : k]
+        tied = (best[:, k:] == last)[:, 0] & (last > -torch.inf)[:, 0]
+        best, columns = best[:, :k], columns[:, :k]
+        if bool(tied.any()):
+            columns[tied] = _first_of_the_tied(scores[tied], last[tied], k)
+            best[tied] = scores[tied].gather(1, columns[tied])
     columns, by_index = torch.sort(columns, dim=1)
     best = best.gather(1, by_index)
     best, by_score = torch.sort(best, dim=1, descending=True, stable=True)
     return columns.gather(1, by_score) + first, best
+
+
+def _first_of_the_tied(scores: Tensor, last: Tensor, k: int) -> Tensor:
+    """Columns of the `k` best of each row, the smaller one first where scores are equal.
+
+    Args:
+        scores: `[R, I]`.
+        last: The score of the last place, `[R, 1]`.
+        k: Columns wanted.
+    """
+    rows, columns = (scores >= last).nonzero(as_tuple=True)
+    # The better ones come first and the order of columns is kept: stable sorts, last key first.
+    equal = scores[rows, columns] == last[rows, 0]
+    order = torch.argsort(rows * 2 + equal, stable=True)
+    rows, columns = rows[order], columns[order]
+    starts = torch.searchsorted(rows, torch.arange(len(scores), device=rows.device))
+    return columns[starts[:, None] + torch.arange(k, device=rows.device)]

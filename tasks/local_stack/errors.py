@@ -12,7 +12,7 @@ _TAIL_LINES = 12
 class StackError(TailtowerError):
     """A service of the local stack did not start, did not answer or refused a call."""
 
-    exit_code = 20
+    exit_code = 21
 
 
 def log_tail(path: Path, lines: int = _TAIL_LINES) -> str:
