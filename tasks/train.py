@@ -155,7 +155,7 @@ def _write_bundle(
         vocabularies={
             table: Vocabulary(
                 file=lake.abspath(vocabulary.file("part-0.parquet")),
-                policy=vocabulary.manifest.meta,
+                policy={**vocabulary.manifest.meta, "source": spec.config.tables[table].source},
             )
             for table, vocabulary in published.items()
         },

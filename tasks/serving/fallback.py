@@ -15,8 +15,8 @@ def top_k(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The `k` best items of each user, from the model or from popularity.
 
-    A tower that is fed an unknown user without a history answers the same vector whatever the
-    catalogue does; popularity is the better guess, and the one that can be explained.
+    A tower that is fed a user without a history and without attributes answers the same vector
+    for everybody; popularity is the better guess, and the one that can be explained.
 
     Args:
         recommender: The model.
@@ -30,7 +30,7 @@ def top_k(
         train counts for scores.
     """
     indices, scores = recommender.top_k(users, k, exclude_seen=exclude_seen)
-    unknown = (users.user < 0) & (users.history.lengths == 0)
+    unknown = ~_known(recommender, users)
     if recommender.bundle.trained is None:
         return indices, scores, torch.ones_like(unknown)
     if bool(unknown.any()):
@@ -40,3 +40,17 @@ def top_k(
         everybody = popularity.user_vectors(len(rows))
         indices[rows], scores[rows] = retrieval.top_k(everybody, counts, k, seen)
     return indices, scores, unknown
+
+
+def _known(recommender: Recommender, users: UserInputs) -> Tensor:
+    """Users that were trained on, or have a history or an attribute; bool `[U]`."""
+    known = (users.user >= 0) | (users.history.lengths > 0)
+    if recommender.bundle.trained is None:
+        return known
+    policies = recommender.bundle.policies
+    for feature in recommender.bundle.trained.model.user.features:
+        # The user's ID always has a code, be it a tail bucket; an attribute has one when given.
+        if str(policies.get(feature.table, {}).get("source", "")).startswith("users."):
+            codes = users.features[feature.name]
+            known[codes.row_ids()[codes.values > 0]] = True
+    return known
