@@ -18,6 +18,7 @@ from tasks.contract_commands import app as contract_app
 from tasks.demo_command import demo_command
 from tasks.demo_data.command import demo_data_command
 from tasks.errors import TailtowerError
+from tasks.explain_command import explain_id_command
 from tasks.ingest.command import ingest_command
 from tasks.local_stack.commands import down_command, status_command, up_command
 from tasks.progress import console, quiet_libraries
@@ -38,6 +39,7 @@ app.command("compare", rich_help_panel="Runs")(compare_command)
 app.command("recommend", rich_help_panel="Runs")(recommend_command)
 app.command("ingest", rich_help_panel="Data")(ingest_command)
 app.command("demo-data", rich_help_panel="Data")(demo_data_command)
+app.command("explain-id", rich_help_panel="Data")(explain_id_command)
 app.add_typer(contract_app, name="contract", rich_help_panel="Data")
 app.command("demo", rich_help_panel="Local stack")(demo_command)
 app.command("up", rich_help_panel="Local stack")(up_command)
