@@ -16,6 +16,7 @@ from tasks.evaluation.measurement import metrics_of, rows_of
 from tasks.evaluation.stored import read_comparison, read_per_user
 from tasks.evaluation.stored_runs import NamedModel, find_model, newest_run
 from tasks.tracking import client
+from tasks.tracking.runs import parent_of
 from tests.tasks.small_runs import TwoDays, rerun
 
 
@@ -40,7 +41,7 @@ def test_mlflow_shows_the_same_numbers_under_the_same_names_every_day(two_days: 
     names = []
     for spec in (two_days.first, two_days.second):
         compared = read_comparison(spec)
-        parent = mlflow.get_run(spec.mlflow_run_id).data
+        parent = mlflow.get_run(parent_of(spec)).data
         for name, value in compared.candidate.metrics.items():
             assert parent.metrics[f"eval/{name}"] == pytest.approx(value)
         names.append({name for name in parent.metrics if name.startswith("eval/")})
@@ -55,10 +56,11 @@ def test_mlflow_shows_the_same_numbers_under_the_same_names_every_day(two_days: 
 
 def test_the_run_describes_itself_and_its_inputs(two_days: TwoDays) -> None:
     spec = two_days.second
-    run = client(two_days.config).get_run(spec.mlflow_run_id)
+    run = client(two_days.config).get_run(parent_of(spec))
     assert "| `recall_at_5` |" in run.data.tags["mlflow.note.content"]
     digest = spec.output("examples", "examples").digest
     assert run.data.tags["tailtower.data_digest"] == digest
+    assert run.inputs is not None
     assert {i.dataset.digest for i in run.inputs.dataset_inputs} == {digest}
 
 

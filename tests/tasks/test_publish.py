@@ -12,6 +12,7 @@ from tasks.errors import LakeError
 from tasks.publish import POINTER, read_pointer
 from tasks.serving.bundles import trained_model
 from tasks.tracking import client
+from tasks.tracking.runs import parent_of
 from tests.tasks.small_runs import TwoDays, rerun
 
 
@@ -47,8 +48,8 @@ def test_facts_are_what_the_model_asset_carries(two_days: TwoDays) -> None:
 
 def test_the_mlflow_run_is_finished(two_days: TwoDays) -> None:
     mlflow = client(two_days.config)
-    assert mlflow.get_run(two_days.first.mlflow_run_id).info.status == "FINISHED"
-    assert mlflow.get_run(two_days.second.mlflow_run_id).info.status == "FINISHED"
+    assert mlflow.get_run(parent_of(two_days.first)).info.status == "FINISHED"
+    assert mlflow.get_run(parent_of(two_days.second)).info.status == "FINISHED"
 
 
 def test_an_earlier_run_does_not_take_the_pointer_back(two_days: TwoDays) -> None:

@@ -3,6 +3,8 @@ the deciding metric first."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -16,7 +18,7 @@ from tasks.evaluation.comparison import (
 )
 from tests.tasks.evaluation.samples import comparison, difference
 
-OPTIONS = {"samples": 400, "confidence": 0.95}
+OPTIONS: dict[str, Any] = {"samples": 400, "confidence": 0.95}
 
 
 def test_a_paired_difference_leaves_out_users_without_both_values() -> None:

@@ -130,9 +130,11 @@ def test_inputs_are_recorded_with_digest_and_rows(config: PipelineConfig) -> Non
         day=DAY,
     )
     log_dataset_inputs(_spec(config, run_id), run_id, {"train": ("training", published)})
-    recorded = get_run(config, run_id).inputs.dataset_inputs[0]
+    inputs = get_run(config, run_id).inputs
+    assert inputs is not None
+    recorded = inputs.dataset_inputs[0]
     assert recorded.dataset.digest == published.digest
-    assert json.loads(recorded.dataset.profile)["num_rows"] == 3
+    assert json.loads(recorded.dataset.profile or "")["num_rows"] == 3
     assert json.loads(recorded.dataset.source)["uri"] == f"{lake.url}/examples/x"
     assert recorded.tags[0].value == "training"
 
