@@ -11,7 +11,7 @@ import json
 from datetime import date
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import ByteSize, Field, model_validator
 
 from models.config import EmbeddingTableSettings, ModelSettings, Settings, TrainingSettings
 
@@ -38,6 +38,9 @@ class DaskSettings(Settings):
     """Worker processes of the cluster on this machine."""
     memory_limit: str = "2GiB"
     """Memory limit of one worker of the cluster on this machine."""
+    batch_bytes: ByteSize = Field(default=ByteSize(64 << 20), ge=1 << 10, validate_default=True)
+    """Bytes of ID columns that a counting task reads at once (`64MiB`, or a number). Its memory
+    is a few times this, whatever the size of the files; smaller batches are slower."""
 
 
 class DataSettings(Settings):

@@ -73,7 +73,8 @@ def _count(spec: RunSpec, lake: Lake, missing: Sequence[DayCounts]) -> dict[str,
     published: dict[str, Published] = {}
     with scratch_folder(lake) as scratch, open_runner(spec.config.dask, size) as runner:
         tasks: dict[tuple[str, date], list[FileTask]] = {
-            key: tasks_of(group, scratch) for key, group in groups.items()
+            key: tasks_of(group, scratch, spec.config.dask.batch_bytes)
+            for key, group in groups.items()
         }
         every = [task for key in groups for task in tasks[key]]
         totals = iter(runner.map("count files", count_file, every))

@@ -1,8 +1,10 @@
-"""Exact counts of the IDs in a day's files.
+"""Exact counts of the IDs in a day's files, in bounded memory.
 
-Each file is aggregated once, all its ID columns in one pass of Polars' streaming engine (the
-fastest of Polars, DuckDB and pyarrow's group-by on skewed 64-bit IDs), and its counts are left
-split by hash. Then each part is merged over the files and written straight to the lake.
+A file is read in batches, all its ID columns at once. Each batch is aggregated by the fastest
+engine for its type (integers: sorting, see `sorted_runs`; strings: Polars' streaming group-by)
+and its counts are left in scratch files split by hash. Then each part is merged over all batches
+of the day and written straight to the lake. Both the batches and the parts have a bounded size,
+so memory depends neither on the number of rows nor on that of distinct IDs.
 """
 
 from __future__ import annotations
@@ -10,13 +12,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.errors import DataError, LakeError
 from tasks.lake import Lake
-from tasks.longtail.columns import collect, id_field, read_schema, scan, to_arrow
-from tasks.longtail.exchange import Scratch, read_part_frame, write_split
+from tasks.longtail.batches import IdFile, counted_types
+from tasks.longtail.columns import array_of, from_arrow, to_arrow
+from tasks.longtail.exchange import Scratch, read_part, write_parts, write_split
+from tasks.longtail.id_hash import integers_of
+from tasks.longtail.sorted_runs import Run, count_integers, merge_counts
+
+NO_IDS = "Null"
+"""Type of the IDs of a column that has Arrow's null type."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +38,14 @@ class FileTask:
     """The raw file, a lake path."""
     columns: tuple[str, ...]
     parts: int
+    batch_bytes: int
+    """Bytes of the columns that are read at once."""
     name: str
     """Name of the file's intermediate files."""
 
-    def partial(self, column: str) -> str:
-        """Lake path of a column's counts in this file."""
-        return self.scratch.file(f"{self.name}-{column}")
+    def partial(self, column: str, batch: int) -> str:
+        """Lake path of a column's counts in a batch of this file."""
+        return self.scratch.file(f"{self.name}-{batch}-{column}")
 
 
 @dataclass(frozen=True)
@@ -45,6 +57,8 @@ class ColumnTotals:
     """Elements: rows, or the elements of all lists; a null list is one element, a null."""
     nulls: int
     id_type: str
+    partials: tuple[str, ...]
+    """Lake paths of the counts."""
 
 
 def count_file(task: FileTask) -> list[ColumnTotals]:
@@ -54,31 +68,61 @@ def count_file(task: FileTask) -> list[ColumnTotals]:
         DataError: The file cannot be read, or a column is missing or holds no IDs.
     """
     lake = task.scratch.lake()
-    metadata = read_schema(lake, task.path)
-    schema = metadata.schema.to_arrow_schema()
-    where = f"{lake.url}/{task.path}"
-    fields = {name: id_field(schema, name, where) for name in task.columns}
-    frame = scan(lake, task.path, task.columns)
-    queries = []
-    for name, (dtype, listed) in fields.items():
-        column = pl.col(name)
-        values = frame.select(column)
-        if listed:
-            values = values.explode(name, empty_as_null=False)
-        ids = values.select(column.cast(dtype).alias("id"))
-        queries.append(ids.group_by("id").agg(pl.len().cast(pl.Int64).alias("count")))
-        # The number of elements comes from the list lengths, not from the exploded rows, so that
-        # the sum of the counts is checked against something else than itself.
-        queries.append(frame.select(column.list.len().fill_null(1).sum() if listed else pl.len()))
-    answers = collect(lake, task.path, queries)
-    totals = []
-    for number, (name, (dtype, listed)) in enumerate(fields.items()):
-        counts, elements = answers[2 * number], answers[2 * number + 1]
-        rows = int(elements.item() or 0) if listed else metadata.num_rows
-        nulls = int(counts.filter(pl.col("id").is_null())["count"].sum())
-        write_split(lake, task.partial(name), counts.drop_nulls("id"), "id", task.parts)
-        totals.append(ColumnTotals(name, rows, nulls, str(dtype)))
-    return totals
+    file = IdFile(lake, task.path, task.columns)
+    rows = dict.fromkeys(task.columns, 0)
+    nulls = dict.fromkeys(task.columns, 0)
+    partials: dict[str, list[str]] = {name: [] for name in task.columns}
+    for number, frame in enumerate(file.batches(task.batch_bytes)):
+        for name, column in file.columns.items():
+            if column.dtype is None:
+                nulls[name] += frame.height
+                continue
+            values = frame[name]
+            if column.listed:
+                # The number of elements comes from the list lengths, not from the exploded rows,
+                # so that the sum of the counts is checked against something else than itself.
+                rows[name] += int(values.list.len().fill_null(1).sum())
+                values = values.explode(empty_as_null=False)
+            ids = values.cast(column.dtype)
+            target = task.partial(name, number)
+            nulls[name] += ids.null_count()
+            _write_counts(lake, target, ids.drop_nulls(), task.parts)
+            partials[name].append(target)
+    return [
+        ColumnTotals(
+            name,
+            rows[name] if file.columns[name].listed else file.rows,
+            nulls[name],
+            kind,
+            tuple(partials[name]),
+        )
+        for name, kind in counted_types(file.columns).items()
+    ]
+
+
+def _write_counts(lake: Lake, path: str, ids: pl.Series, parts: int) -> None:
+    if ids.dtype.is_integer():
+        _write_run(lake, path, count_integers(integers_of(ids)), parts, ids.dtype == pl.Int64)
+        return
+    queries = ids.to_frame("id").lazy().group_by("id").agg(pl.len().cast(pl.Int64).alias("count"))
+    write_split(lake, path, queries.collect(engine="streaming"), "id", parts)
+
+
+def _write_run(lake: Lake, path: str, run: Run, parts: int, signed: bool) -> None:
+    table = pa.table(
+        {
+            "id": array_of(run.integers(signed)),
+            # A batch holds far fewer rows than 2**32.
+            "count": array_of(run.counts.astype(np.uint32)),
+        }
+    )
+    starts = run.starts(parts)
+    write_parts(
+        lake,
+        path,
+        parts,
+        lambda part: table.slice(int(starts[part]), int(starts[part + 1] - starts[part])),
+    )
 
 
 @dataclass(frozen=True)
@@ -93,33 +137,47 @@ class MergeTask:
 
 
 def merge_part(task: MergeTask) -> tuple[int, int]:
-    """Merges a part over the files and writes it, ordered by ID.
+    """Merges a part over the batches of a day and writes it.
+
+    Integers are ordered by place (`id_hash.place_integers`), strings by their bytes.
 
     Returns:
         Distinct IDs and the sum of their counts.
     """
     lake = Lake(task.url)
-    partial = read_part_frame(lake, task.partials, task.part)
-    merged = partial.group_by("id").agg(pl.col("count").sum()).sort("id")
+    merged = _merge(lake, task)
     with lake.open_output(task.target) as stream:
-        pq.write_table(to_arrow(merged), stream, compression="zstd", use_dictionary=["count"])
-    return merged.height, int(merged["count"].sum())
+        pq.write_table(merged, stream, compression="zstd", use_dictionary=["count"])
+    return merged.num_rows, int(np.sum(merged["count"].to_numpy()))
+
+
+def _merge(lake: Lake, task: MergeTask) -> pa.Table:
+    if not task.partials:
+        return pa.table({"id": pa.array([], pa.string()), "count": pa.array([], pa.int64())})
+    found = read_part(lake, task.partials, task.part)
+    kind = found.schema.field("id").type
+    if not pa.types.is_integer(kind):
+        counts = from_arrow(found).group_by("id").agg(pl.col("count").sum()).sort("id")
+        return to_arrow(counts)
+    run = merge_counts(found["id"].to_numpy(), found["count"].to_numpy())
+    signed = bool(pa.types.is_signed_integer(kind))
+    return pa.table({"id": array_of(run.integers(signed)), "count": array_of(run.counts)})
 
 
 def common_type(totals: Sequence[ColumnTotals], where: str) -> str:
-    """Type of a day's IDs.
+    """Type of a day's IDs; `Null` when no file can hold any.
 
     Raises:
         DataError: The files of the day differ.
     """
-    types = sorted({total.id_type for total in totals})
+    types = sorted({total.id_type for total in totals} - {NO_IDS})
     if len(types) > 1:
         raise DataError(
             f"column '{totals[0].column}' is {' in one file and '.join(types)} in another",
             where=where,
             fix="deliver the day with one type",
         )
-    return types[0]
+    return types[0] if types else NO_IDS
 
 
 def check_sum(counted: int, nulls: int, rows: int, where: str) -> None:

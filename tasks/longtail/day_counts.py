@@ -18,18 +18,25 @@ from tasks.longtail.counting import (
 from tasks.longtail.exchange import Scratch
 from tasks.longtail.id_hash import parts_for
 
-ROWS_PER_PART = 1 << 23
-"""Raw rows for each part of a day's counts."""
+ROWS_PER_PART = 1 << 21
+"""Raw rows for each part of a day's counts; a merging task holds one part in memory."""
 
 
-def tasks_of(group: Sequence[DayCounts], scratch: Scratch) -> list[FileTask]:
+def tasks_of(group: Sequence[DayCounts], scratch: Scratch, batch_bytes: int) -> list[FileTask]:
     """One task for each file of a day; each counts the columns of all the tables in `group`."""
     first = group[0]
     columns = tuple(sorted({counts.settings.column for counts in group}))
     parts = parts_for(first.partition.manifest.rows, ROWS_PER_PART)
     paths = sorted(path for path in first.partition.files() if path.endswith(".parquet"))
     return [
-        FileTask(scratch, path, columns, parts, f"{first.settings.dataset}-{first.day}-{number}")
+        FileTask(
+            scratch,
+            path,
+            columns,
+            parts,
+            batch_bytes,
+            f"{first.settings.dataset}-{first.day}-{number}",
+        )
         for number, path in enumerate(paths)
     ]
 
@@ -60,7 +67,7 @@ def publish_counts(
 
     def write(output: Output) -> None:
         kind = common_type(own, where)
-        partials = tuple(task.partial(column) for task in tasks)
+        partials = tuple(path for total in own for path in total.partials)
         parts = tasks[0].parts
         merges = [
             MergeTask(lake.url, partials, part, output.uri(f"part-{part:05d}.parquet"))

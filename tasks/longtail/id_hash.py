@@ -7,11 +7,16 @@ there is one) of an integer, so `7` and `"7"` hash alike and `"07"` does not. Py
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 import polars_hash as plh
 
 PARTITION_SEED = 0
-"""Seed of the hash that splits data between workers; buckets use the vocabulary's own seed."""
+"""Seed of the hash that splits strings between workers; buckets use the vocabulary's own seed."""
+_GOLDEN = 0x9E3779B97F4A7C15
+_MULTIPLIER = np.uint64(_GOLDEN)
+_INVERSE = np.uint64(pow(_GOLDEN, -1, 1 << 64))
 
 
 def hash_ids(ids: pl.Series, seed: int) -> pl.Series:
@@ -39,8 +44,22 @@ def tail_buckets(ids: pl.Series, *, buckets: int, hashes: int, seed: int) -> lis
     ]
 
 
+def place_integers(ids: npt.NDArray[np.int64] | npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Place of each 64-bit integer, `[N]`: Fibonacci hashing (Knuth, TAOCP 3, section 6.4).
+
+    A bijection, so places can stand for the IDs: sorting them splits the IDs into parts and
+    groups equal ones at once.
+    """
+    return ids.view(np.uint64) * _MULTIPLIER
+
+
+def integers_at(places: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The integers at `places`, `[N]`; view them as int64 when the IDs are signed."""
+    return places * _INVERSE
+
+
 def partition_of(ids: pl.Series, parts: int) -> pl.Series:
-    """Part of each ID, UInt32 `[N]`: the top bits of its hash.
+    """Part of each ID, UInt32 `[N]`: the top bits of an integer's place or a string's hash.
 
     Args:
         ids: IDs without nulls.
@@ -51,7 +70,16 @@ def partition_of(ids: pl.Series, parts: int) -> pl.Series:
         raise ValueError("the number of parts must be a power of two")
     if bits == 0:
         return pl.Series("part", [0], dtype=pl.UInt32).new_from_index(0, len(ids))
+    if ids.dtype.is_integer():
+        places = place_integers(integers_of(ids))
+        return pl.Series("part", (places >> np.uint64(64 - bits)).astype(np.uint32))
     return (hash_ids(ids, PARTITION_SEED) // (1 << (64 - bits))).cast(pl.UInt32).alias("part")
+
+
+def integers_of(ids: pl.Series) -> npt.NDArray[np.int64] | npt.NDArray[np.uint64]:
+    """The IDs of an integer series without nulls as a vector of 64 bits each."""
+    wide = ids if ids.dtype == pl.UInt64 else ids.cast(pl.Int64)
+    return wide.rechunk().to_numpy()
 
 
 def parts_for(rows: int, rows_per_part: int) -> int:

@@ -52,6 +52,8 @@ def merge_window(lake: Lake, days: Sequence[WeightedDay]) -> pl.DataFrame:
     Raises:
         DataError: Days hold IDs of different types.
     """
+    # A day without any ID fits every other one.
+    days = [day for day in days if day.counts.manifest.rows]
     types = {str(day.counts.manifest.meta["id_type"]): day for day in days}
     if len(types) > 1:
         named = ", ".join(f"{kind} on {day.day}" for kind, day in sorted(types.items()))
