@@ -21,7 +21,7 @@ def as_lists(jagged: Jagged) -> list[list[int]]:
     return [values[a:b] for a, b in pairwise(bounds)]
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(rows_of, st.data())
 def test_select_names_rows_in_any_order_and_again(
     rows: list[list[int]], data: st.DataObject
@@ -31,13 +31,13 @@ def test_select_names_rows_in_any_order_and_again(
     assert as_lists(found) == [rows[i] for i in chosen]
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(rows_of, st.integers(1, 6))
 def test_last_keeps_the_newest(rows: list[list[int]], n: int) -> None:
     assert as_lists(Jagged.from_lists(rows).last(n)) == [row[-n:] for row in rows]
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(rows_of, rows_of)
 def test_concat_and_row_ids(first: list[list[int]], second: list[list[int]]) -> None:
     joined = Jagged.concat([Jagged.from_lists(first), Jagged.from_lists(second)])
@@ -46,7 +46,7 @@ def test_concat_and_row_ids(first: list[list[int]], second: list[list[int]]) -> 
     assert joined.row_ids().tolist() == expected
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(rows_of, st.integers(0, 8), st.integers(0, 8))
 def test_slices_of_arrow_columns(rows: list[list[int]], start: int, length: int) -> None:
     # A sliced Arrow array keeps the parent's buffers; its offsets do not start at zero.

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -26,6 +26,7 @@ def _probabilities(table: AliasTable) -> np.ndarray:
     return result / n
 
 
+@settings(deadline=None)
 @given(
     hnp.arrays(
         np.float64, st.integers(1, 200), elements=st.floats(0, 1e6, allow_subnormal=False)
