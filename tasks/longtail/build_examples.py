@@ -17,13 +17,9 @@ from tasks.longtail.columns import array_of, to_arrow
 from tasks.longtail.encoding import encoder_of
 from tasks.longtail.events import Role, SplitTask, StatsTask, check_types, item_stats, split_file
 from tasks.longtail.example_inputs import ExampleInputs
-from tasks.longtail.example_parts import (
-    JoinTask,
-    PartResult,
-    PartTask,
-    build_part,
-    join_parts,
-)
+from tasks.longtail.example_parts import PartResult, PartTask, build_part
+from tasks.longtail.example_shards import JoinTask, join_parts, shards_for
+from tasks.longtail.example_users import split_users
 from tasks.longtail.exchange import Scratch, read_part_frame, scratch_folder, write_parts
 from tasks.longtail.id_hash import parts_for
 from tasks.longtail.item_corpus import build_corpus, corpus_table, negative_weights
@@ -32,9 +28,6 @@ from tasks.longtail.side_tables import newest_rows
 PART_BYTES = 1 << 30
 """About how much the examples of one part of the users take in memory."""
 _ROW_BYTES = 64
-SHARD_ROWS = 1 << 18
-_SHARD_MULTIPLE = 8
-"""The number of shards is a multiple of this, so that common numbers of ranks divide it."""
 
 
 def build_examples(output: Output, inputs: ExampleInputs, dask: DaskSettings) -> dict[str, Any]:
@@ -55,6 +48,7 @@ def build_examples(output: Output, inputs: ExampleInputs, dask: DaskSettings) ->
     parts = parts_for(inputs.rows * (_ROW_BYTES + 4 * inputs.history_length), PART_BYTES)
     with scratch_folder(lake) as scratch, open_runner(dask, inputs.bytes) as runner:
         train, test, dropped = _split(runner, scratch, inputs, parts)
+        users_table = split_users(runner, scratch, inputs, parts)
         stats_tasks = [StatsTask(scratch, train, part) for part in range(parts)]
         sizes = runner.map("count items", item_stats, stats_tasks)
         rows, users = (sum(size[n] for size in sizes) for n in (0, 1))
@@ -66,7 +60,7 @@ def build_examples(output: Output, inputs: ExampleInputs, dask: DaskSettings) ->
             )
         stats = [read_part_frame(lake, [task.target], 0) for task in stats_tasks]
         corpus = _write_corpus(output, scratch, inputs, stats, users)
-        shards = _SHARD_MULTIPLE * -(-rows // (_SHARD_MULTIPLE * SHARD_ROWS))
+        shards = shards_for(rows)
         tasks = []
         first_row = first_user = 0
         for part, (part_rows, part_users) in enumerate(sizes):
@@ -77,11 +71,11 @@ def build_examples(output: Output, inputs: ExampleInputs, dask: DaskSettings) ->
                     parts=parts,
                     train_events=train,
                     test_events=test,
-                    index=scratch.file("corpus"),
+                    corpus=scratch.file("corpus"),
                     features=inputs.user_features,
                     vocabularies=inputs.vocabularies,
-                    users_before=inputs.users_before,
-                    users_until=inputs.users_until,
+                    users=tuple(users_table),
+                    users_before=len(inputs.users_before),
                     history_length=inputs.history_length,
                     first_user=first_user,
                     first_row=first_row,
@@ -146,10 +140,7 @@ def _write_corpus(
         for plan in features
     }
     output.write_table("items/part-0.parquet", corpus_table(corpus, features, encoders))
-    index = corpus.select(
-        "item_id", pl.int_range(pl.len(), dtype=pl.Int32).alias("item"), "id_rank", "train_count"
-    )
-    table = to_arrow(index)
+    table = to_arrow(corpus.select("item_id", "id_rank", "train_count"))
     write_parts(lake, scratch.file("corpus"), 1, lambda _: table)
     for name, weights in negative_weights(corpus, users).items():
         alias = build_alias_table(weights)

@@ -10,13 +10,14 @@ import polars as pl
 
 from tasks.errors import DataError, LakeError
 from tasks.lake import Lake
-from tasks.longtail.id_hash import tail_buckets
+from tasks.longtail.hash_index import HashIndex
+from tasks.longtail.id_hash import hash_ids, tail_buckets
 from tasks.longtail.lists import ListColumn
 from tasks.longtail.vocabulary_table import Vocabulary, read_vocabulary
 
 
 class Encoder:
-    """Encodes IDs with one vocabulary, by a vectorised hash join.
+    """Encodes IDs with one vocabulary, by a hash index that is built once.
 
     The map is total: an ID that owns no row, seen or not, gets its bucket rows; a null gets the
     padding row.
@@ -27,14 +28,16 @@ class Encoder:
     """
 
     def __init__(self, vocabulary: Vocabulary, name: str) -> None:
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self._name = name
-        self._rows = vocabulary.table.select("id", "row")
+        table = vocabulary.table
+        hashes = hash_ids(table["id"], vocabulary.policy.seed).to_numpy()
+        self._own_rows = HashIndex(table["id"], table["row"].to_numpy(), hashes)
 
     @property
     def hashes(self) -> int:
         """Codes for each ID."""
-        return self._vocabulary.policy.hashes
+        return self.vocabulary.policy.hashes
 
     def codes(self, ids: pl.Series) -> npt.NDArray[np.int32]:
         """Codes of IDs.
@@ -49,28 +52,42 @@ class Encoder:
             DataError: The IDs are of another type than the vocabulary's.
             LakeError: A code lies outside the table.
         """
-        policy = self._vocabulary.policy
+        policy = self.vocabulary.policy
         codes = np.zeros((len(ids), policy.hashes), dtype=np.int32)
-        frame = pl.DataFrame({"id": ids}).with_columns(self._own_rows(ids))
-        own = frame["row"].to_numpy(allow_copy=True)
-        owns = frame["row"].is_not_null().to_numpy()
-        codes[owns, 0] = own[owns]
-        tail = frame["row"].is_null() & frame["id"].is_not_null()
-        placed = tail_buckets(
-            frame["id"].filter(tail),
-            buckets=policy.tail_buckets,
-            hashes=policy.hashes,
-            seed=policy.seed,
-        )
-        in_tail = tail.to_numpy()
-        for number, bucket in enumerate(placed):
-            codes[in_tail, number] = bucket.to_numpy()
-        if codes.size and not (codes.min() >= 0 and codes.max() < self._vocabulary.rows):
+        if ids.null_count() == len(ids):
+            return codes
+        self._check_type(ids)
+        # One hash finds the own row and, where there is none, the first bucket.
+        hashes = hash_ids(ids, policy.seed).fill_null(0).to_numpy()
+        own = self._own_rows.values(ids, hashes)
+        buckets = (hashes % np.uint64(policy.tail_buckets)).astype(np.int32) + 1
+        codes[:, 0] = np.where(own < 0, buckets, own)
+        if policy.hashes == 2:
+            in_tail = np.flatnonzero(own < 0)
+            codes[in_tail, 1] = self._second_buckets(ids[in_tail])
+        if ids.null_count():
+            codes[ids.is_null().to_numpy()] = 0
+        if not (codes.min() >= 0 and codes.max() < self.vocabulary.rows):
             raise LakeError(
-                f"a code of table '{self._name}' lies outside its {self._vocabulary.rows} rows",
+                f"a code of table '{self._name}' lies outside its {self.vocabulary.rows} rows",
                 fix="remove the vocabulary's folder and run the step again",
             )
         return codes
+
+    def _second_buckets(self, ids: pl.Series) -> npt.NDArray[np.int32]:
+        policy = self.vocabulary.policy
+        placed = tail_buckets(
+            ids, buckets=policy.tail_buckets, hashes=policy.hashes, seed=policy.seed
+        )
+        return placed[1].fill_null(0).to_numpy()
+
+    def _check_type(self, ids: pl.Series) -> None:
+        known = self._own_rows.dtype
+        if not self.vocabulary.table.is_empty() and ids.dtype != known:
+            raise DataError(
+                f"the IDs of table '{self._name}' are {ids.dtype}, its vocabulary has {known}",
+                fix="deliver all days with one type",
+            )
 
     def code_lists(self, ids: pl.Series, *, listed: bool) -> ListColumn:
         """Codes of each row, flat, element after element.
@@ -88,19 +105,6 @@ class Encoder:
         lengths = lists.list.len().fill_null(0).to_numpy().astype(np.int64)
         flat = lists.drop_nulls().explode(empty_as_null=False)
         return ListColumn.of_lengths(lengths * self.hashes, self.codes(flat).reshape(-1))
-
-    def _own_rows(self, ids: pl.Series) -> pl.Series:
-        if self._rows.is_empty() or ids.null_count() == len(ids):
-            return pl.Series("row", [None], dtype=pl.Int32).new_from_index(0, len(ids))
-        known = self._rows.schema["id"]
-        if ids.dtype != known:
-            raise DataError(
-                f"the IDs of table '{self._name}' are {ids.dtype}, its vocabulary has {known}",
-                fix="deliver all days with one type",
-            )
-        keys = pl.DataFrame({"id": ids})
-        joined = keys.join(self._rows, on="id", how="left", maintain_order="left")
-        return joined["row"]
 
 
 @lru_cache(maxsize=16)

@@ -13,7 +13,7 @@ from tasks.longtail.count_plan import first_test_day
 from tasks.longtail.features import FeaturePlan, item_features, user_features
 from tasks.run_spec import RunSpec
 
-_FORMAT = 1
+_FORMAT = 2
 """Changes when the examples change for the same input."""
 
 

@@ -7,7 +7,7 @@ that they are written to.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,13 +18,13 @@ from tasks.errors import DataError
 from tasks.lake import Lake
 from tasks.longtail.columns import array_of, to_arrow
 from tasks.longtail.encoding import encoder_of
-from tasks.longtail.exchange import Scratch, read_part, read_part_frame, write_parts
+from tasks.longtail.example_events import CorpusIndex, TrainEvents, corpus_index, train_events
+from tasks.longtail.exchange import Scratch, read_part_frame, write_parts
 from tasks.longtail.features import FeaturePlan
 from tasks.longtail.history import distinct_items, final_histories, histories
-from tasks.longtail.id_hash import partition_of
-from tasks.longtail.lists import Int32s, Int64s, ListColumn, runs
+from tasks.longtail.lists import ListColumn
 from tasks.longtail.permutation import Permutation, shard_of
-from tasks.longtail.side_tables import newest_rows
+from tasks.longtail.side_tables import newest_of
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,15 @@ class PartTask:
     parts: int
     train_events: tuple[str, ...]
     test_events: tuple[str, ...]
-    index: str
-    """Scratch file of the corpus: `item_id`, `item` (index) and `id_rank`."""
+    corpus: str
+    """Scratch file of the corpus (see `corpus_index`)."""
     features: tuple[FeaturePlan, ...]
     vocabularies: Mapping[str, str]
     """Lake path of each table's vocabulary."""
-    users_before: tuple[str, ...]
-    """Files of the users table of the days before the first test day."""
-    users_until: tuple[str, ...]
-    """Files of the users table up to the last test day."""
+    users: tuple[str, ...]
+    """Scratch files of the split users table, oldest day first."""
+    users_before: int
+    """How many of them lie before the first test day."""
     history_length: int
     first_user: int
     """Index of the part's first user."""
@@ -71,22 +71,6 @@ class PartResult:
     test_events_unseen_item: int = 0
 
 
-@dataclass(frozen=True)
-class _Train:
-    """A part's train events, ordered by user, time and item ID, and their users."""
-
-    events: pl.DataFrame
-    user_ids: pl.Series
-    starts: Int64s
-    ends: Int64s
-    user_of: Int64s
-    items: Int32s
-
-    @property
-    def num_users(self) -> int:
-        return len(self.user_ids)
-
-
 def build_part(task: PartTask) -> PartResult:
     """Makes a part's train rows (split by shard), its users and its test users.
 
@@ -94,55 +78,35 @@ def build_part(task: PartTask) -> PartResult:
         DataError: The users table lacks a column or has IDs of another type.
     """
     lake = task.scratch.lake()
-    index = read_part_frame(lake, [task.index], 0)
+    corpus = corpus_index(task.scratch, task.corpus)
     context = sorted({plan.column for plan in task.features if plan.source == "context"})
-    train = _train_events(lake, task, index, context)
+    train = train_events(lake, task.train_events, task.part, corpus, context)
     attributes = _attributes(lake, task, task.users_before, train.user_ids.dtype)
     codes = {
         plan.name: _encode(lake, task, plan, train.user_ids, attributes)
         for plan in task.features
         if plan.source != "context"
     }
-    last_context = train.events[train.ends - 1].select(context)
+    last_context = train.columns[train.ends - 1].select(context)
     seen = distinct_items(train.user_of, train.items, train.num_users)
     final = final_histories(train.starts, train.ends, train.items, task.history_length)
     _write_train(lake, task, train, codes)
     _write_users(lake, task, train, codes, last_context, seen, final)
-    return _write_test(lake, task, index, train, last_context, seen, final)
+    return _write_test(lake, task, corpus, train, last_context, seen, final)
 
 
-def _train_events(
-    lake: Lake, task: PartTask, index: pl.DataFrame, context: Sequence[str]
-) -> _Train:
-    events = read_part_frame(lake, task.train_events, task.part).join(
-        index, on="item_id", how="inner"
-    )
-    # The columns behind the item ID only order events that are the same event twice.
-    events = events.sort(["user_id", "timestamp", "id_rank", "weight", *context], nulls_last=True)
-    starts, user_of = runs(events["user_id"].rle_id().to_numpy())
-    ends = np.append(starts[1:], events.height) if starts.size else starts
-    return _Train(
-        events=events,
-        user_ids=events["user_id"][starts],
-        starts=starts,
-        ends=ends.astype(np.int64),
-        user_of=user_of,
-        items=events["item"].to_numpy().astype(np.int32),
-    )
-
-
-def _attributes(
-    lake: Lake, task: PartTask, files: Sequence[str], dtype: pl.DataType
-) -> pl.DataFrame | None:
-    if all(plan.source != "attribute" for plan in task.features):
+def _attributes(lake: Lake, task: PartTask, files: int, dtype: pl.DataType) -> pl.DataFrame | None:
+    """The part's newest rows of the first so many files of the users table."""
+    if not task.users:
         return None
-    rows = newest_rows(lake, "users", files, "user_id", task.features)
+    frames = [read_part_frame(lake, [path], task.part) for path in task.users[:files]]
+    rows = newest_of(frames, "user_id")
     if rows.schema["user_id"] != dtype:
         raise DataError(
             f"user_id is {dtype} in raw/interactions and {rows.schema['user_id']} in raw/users",
             fix="deliver both with one type",
         )
-    return rows.filter(partition_of(rows["user_id"], task.parts) == task.part)
+    return rows
 
 
 def _encode(
@@ -171,19 +135,17 @@ def _encode_context(
 
 
 def _write_train(
-    lake: Lake, task: PartTask, train: _Train, codes: Mapping[str, ListColumn]
+    lake: Lake, task: PartTask, train: TrainEvents, codes: Mapping[str, ListColumn]
 ) -> None:
-    events = train.events
-    numbers = np.arange(task.first_row, task.first_row + events.height, dtype=np.int64)
+    numbers = np.arange(task.first_row, task.first_row + len(train), dtype=np.int64)
     places = Permutation(task.rows, task.seed).places(numbers)
     shard, slot = shard_of(places, task.rows, task.shards)
     order = np.argsort(places)
     bounds = np.searchsorted(shard[order], np.arange(task.shards + 1))
-    timestamps = events["timestamp"].to_numpy()
-    weights = events["weight"].to_numpy()
-    past = histories(train.user_of, timestamps, train.items, task.history_length)
+    weights = train.columns["weight"].to_numpy()
+    past = histories(train.user_of, train.timestamps, train.items, task.history_length)
     per_event = {
-        plan.name: _encode_context(lake, task, plan, events)
+        plan.name: _encode_context(lake, task, plan, train.columns)
         for plan in task.features
         if plan.source == "context"
     }
@@ -195,7 +157,7 @@ def _write_train(
             "user": array_of(users + task.first_user),
             "item": array_of(train.items[rows]),
             "history": past.take(rows).to_arrow(),
-            "timestamp": array_of(timestamps[rows]),
+            "timestamp": array_of(train.timestamps[rows]),
             "weight": array_of(weights[rows]),
         }
         for plan in task.features:
@@ -212,7 +174,7 @@ def _write_train(
 def _write_users(
     lake: Lake,
     task: PartTask,
-    train: _Train,
+    train: TrainEvents,
     codes: Mapping[str, ListColumn],
     last_context: pl.DataFrame,
     seen: ListColumn,
@@ -235,8 +197,8 @@ def _write_users(
 def _write_test(
     lake: Lake,
     task: PartTask,
-    index: pl.DataFrame,
-    train: _Train,
+    corpus: CorpusIndex,
+    train: TrainEvents,
     last_context: pl.DataFrame,
     seen: ListColumn,
     final: ListColumn,
@@ -246,11 +208,14 @@ def _write_test(
     known = pl.DataFrame({"user_id": train.user_ids}).with_row_index("known")
     users = pl.DataFrame({"user_id": user_ids}).with_row_index("test_user")
     users = users.join(known, on="user_id", how="left", maintain_order="left")
-    placed = events.join(users, on="user_id", how="left").join(index, on="item_id", how="left")
-    unseen_item = placed["train_count"].fill_null(0) == 0
-    targets = _targets(placed, users, train)
+    placed = events.select("user_id", item=pl.Series(corpus.items(events["item_id"]))).join(
+        users, on="user_id", how="left"
+    )
+    items = placed["item"].to_numpy()
+    counted = np.append(corpus.train_count, 0)
+    targets = _targets(placed, users.height, seen)
     known_of = users["known"].cast(pl.Int64).fill_null(-1).to_numpy()
-    attributes = _attributes(lake, task, task.users_until, user_ids.dtype)
+    attributes = _attributes(lake, task, len(task.users), user_ids.dtype)
     counts = np.append(train.ends - train.starts, 0)
     columns = {
         "user_id": _id_column(user_ids),
@@ -275,57 +240,30 @@ def _write_test(
         test_users_without_target=int((targets.lengths == 0).sum()),
         test_events=events.height,
         test_events_unseen_user=int(placed["known"].is_null().sum()),
-        test_events_unseen_item=int(unseen_item.sum()),
+        test_events_unseen_item=int((counted[items] == 0).sum()),
     )
 
 
-def _targets(placed: pl.DataFrame, users: pl.DataFrame, train: _Train) -> ListColumn:
-    """Corpus indices that each test user touched on the test days and never before."""
-    inside = placed.drop_nulls("item")
-    wanted = (inside["test_user"].to_numpy().astype(np.int64) << 32) | inside["item"].to_numpy()
-    test_user = np.full(train.num_users + 1, -1, dtype=np.int64)
-    known = users.drop_nulls("known")
-    test_user[known["known"].to_numpy()] = known["test_user"].to_numpy()
-    touched_by = test_user[train.user_of]
-    mine = touched_by >= 0
-    touched = (touched_by[mine] << 32) | train.items[mine]
-    fresh = np.setdiff1d(wanted, touched)
-    return distinct_items(fresh >> 32, (fresh & 0xFFFFFFFF).astype(np.int32), users.height)
+def _targets(placed: pl.DataFrame, test_users: int, seen: ListColumn) -> ListColumn:
+    """Corpus indices that each test user touched on the test days and never before.
+
+    Args:
+        placed: Corpus index `item` (-1 for none), `test_user` and train user `known` (null for
+            none) of each test event.
+        test_users: Number of test users.
+        seen: Distinct items of each train user, ascending.
+    """
+    inside = placed.filter(pl.col("item") >= 0)
+    items = inside["item"].to_numpy().astype(np.int64)
+    known = inside["known"].cast(pl.Int64).fill_null(-1).to_numpy()
+    touched = (np.repeat(np.arange(len(seen)), seen.lengths) << 32) | seen.values
+    asked = (known << 32) | items
+    place = np.searchsorted(touched, asked)
+    again = np.append(touched, -1)[place] == asked
+    fresh = ~again | (known < 0)
+    users = inside["test_user"].to_numpy().astype(np.int64)
+    return distinct_items(users[fresh], items[fresh].astype(np.int32), test_users)
 
 
 def _id_column(ids: pl.Series) -> pa.ChunkedArray:
     return to_arrow(pl.DataFrame({"id": ids})).column("id")
-
-
-@dataclass(frozen=True)
-class JoinTask:
-    """Writing of one final file from the parts."""
-
-    url: str
-    sources: tuple[str, ...]
-    """One scratch file a part."""
-    batch: int
-    """Which batch of each file."""
-    target: str
-    """The file to be written, a lake path."""
-    by_slot: bool = False
-    """Whether rows are brought into the order of the column `slot`, which is left out."""
-
-
-ROW_GROUP = 1 << 16
-"""Rows in a row group: a reader streams that much at a time."""
-
-
-def join_parts(task: JoinTask) -> int:
-    """Writes a final file; returns its rows."""
-    import pyarrow.parquet as pq
-
-    lake = Lake(task.url)
-    table = read_part(lake, task.sources, task.batch)
-    if task.by_slot:
-        if len(task.sources) > 1:
-            table = table.sort_by("slot")
-        table = table.drop_columns("slot")
-    with lake.open_output(task.target) as stream:
-        pq.write_table(table, stream, compression="zstd", row_group_size=ROW_GROUP)
-    return int(table.num_rows)

@@ -54,8 +54,11 @@ class ListColumn:
         total = int(ends[-1]) if ends.size else 0
         # Element k of the result belongs to the list that it lies in, and sits as far from that
         # list's start as k lies from the list's first element in the result.
-        shift = np.repeat(self.starts - (ends - self.lengths), self.lengths)
-        return self.values[shift + np.arange(total, dtype=np.int64)]
+        small = max(total, self.values.size) <= np.iinfo(np.int32).max
+        dtype = np.int32 if small else np.int64
+        at = np.repeat((self.starts - (ends - self.lengths)).astype(dtype), self.lengths)
+        at += np.arange(total, dtype=dtype)
+        return self.values[at]
 
     def to_arrow(self) -> pa.ListArray:
         """The lists as an Arrow array of `list<int32>`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import polars as pl
 import pyarrow as pa
@@ -42,34 +42,67 @@ def newest_rows(
     Raises:
         DataError: There is no file, or a column is missing or of the wrong kind.
     """
-    wanted = {plan.column: plan for plan in features if plan.source == "attribute"}
-    if not files:
-        raise DataError(
-            f"the lake has no raw/{dataset} that the model's features could be read from",
-            where=f"{lake.url}/raw/{dataset}, features {', '.join(sorted(wanted))}",
-            fix=f"deliver raw/{dataset}, or take the features out of the model",
-        )
-    frames = [_read(lake, dataset, path, key, wanted, title=title) for path in files]
-    for path, frame in zip(files, frames, strict=True):
-        if frame.schema != frames[0].schema:
-            raise DataError(
-                f"raw/{dataset} changed the type of a column: {dict(frame.schema)} after "
-                f"{dict(frames[0].schema)}",
-                where=f"{lake.url}/{path}",
-                fix="deliver all days with one type",
-            )
+    check_delivered(lake, dataset, files, features)
+    frames = [read_rows(lake, dataset, path, key, features, title=title) for path in files]
+    check_schemas(lake, dataset, files, [frame.schema for frame in frames])
+    return newest_of(frames, key)
+
+
+def newest_of(frames: Sequence[pl.DataFrame], key: str) -> pl.DataFrame:
+    """The last row of each ID, from the rows of files in the order of their days."""
     return pl.concat(frames).unique(key, keep="last", maintain_order=True)
 
 
-def _read(
+def check_delivered(
+    lake: Lake, dataset: str, files: Sequence[str], features: Sequence[FeaturePlan]
+) -> None:
+    """Checks that a side table is there.
+
+    Raises:
+        DataError: It is not.
+    """
+    if not files:
+        wanted = sorted({plan.column for plan in features if plan.source == "attribute"})
+        raise DataError(
+            f"the lake has no raw/{dataset} that the model's features could be read from",
+            where=f"{lake.url}/raw/{dataset}, features {', '.join(wanted)}",
+            fix=f"deliver raw/{dataset}, or take the features out of the model",
+        )
+
+
+def check_schemas(
+    lake: Lake, dataset: str, files: Sequence[str], schemas: Sequence[pl.Schema]
+) -> None:
+    """Checks that all files of a side table have the same types.
+
+    Raises:
+        DataError: They have not.
+    """
+    for path, schema in zip(files, schemas, strict=True):
+        if schema != schemas[0]:
+            raise DataError(
+                f"raw/{dataset} changed the type of a column: {dict(schema)} after "
+                f"{dict(schemas[0])}",
+                where=f"{lake.url}/{path}",
+                fix="deliver all days with one type",
+            )
+
+
+def read_rows(
     lake: Lake,
     dataset: str,
     path: str,
     key: str,
-    wanted: Mapping[str, FeaturePlan],
+    features: Sequence[FeaturePlan],
     *,
-    title: bool,
+    title: bool = False,
 ) -> pl.DataFrame:
+    """The rows of one file of a side table, in the columns of `newest_rows`.
+
+    Raises:
+        DataError: A column is missing or of the wrong kind.
+    """
+    wanted = {plan.column: plan for plan in features if plan.source == "attribute"}
     schema = read_schema(lake, path).schema.to_arrow_schema()
     where = f"{lake.url}/{path} (data set raw/{dataset})"
     columns = [key, *wanted]
