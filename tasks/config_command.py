@@ -30,16 +30,32 @@ def config_command(
 
         print(yaml.safe_dump(load_config(file).model_dump(mode="json"), sort_keys=False))
         return
-    rows = list(reference())
     if markdown:
-        print("| key | type | default | meaning |\n|---|---|---|---|")
-        for key, kind, default, meaning in rows:
-            print(f"| `{key}` | {kind} | {default} | {meaning} |".replace(" | | ", " |  | "))
+        print(markdown_page(), end="")
         return
     table = Table("key", "type", "default", "meaning", title="Settings of a pipeline")
-    for row in rows:
+    for row in reference():
         table.add_row(*row)
     console.print(table)
+
+
+def markdown_page() -> str:
+    """The reference as the page `docs/configuration.md`."""
+    lines = [
+        "# Configuration",
+        "",
+        "Made by `tailtower config --markdown` from the settings' declarations in",
+        "[tasks/config.py](../tasks/config.py) and [models/config.py](../models/config.py).",
+        "`<name>` stands for a name of your own, `[]` for the entries of a list.",
+        "",
+        "| key | type | default | meaning |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| `{key}` | {kind} | {f'`{default}`' if default else ''} | {meaning} |"
+        for key, kind, default, meaning in reference()
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def reference(
