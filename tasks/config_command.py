@@ -80,7 +80,7 @@ def _inner(annotation: Any) -> tuple[type[BaseModel] | None, str]:
     origin = getattr(annotation, "__origin__", None)
     for argument in get_args(annotation):
         if isinstance(argument, type) and issubclass(argument, BaseModel):
-            return argument, {dict: ".<name>", tuple: "[]"}.get(origin, "")
+            return argument, ".<name>" if origin is dict else "[]"
     return None, ""
 
 

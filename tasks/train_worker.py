@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ class _Sink:
         self._role = role
         self._logger = logger
 
-    def log_metrics(self, step: int, metrics: dict[str, float]) -> None:
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         shown = {name: round(value, 5) for name, value in metrics.items()}
         log(f"train.{self._role}", step=step, **shown)
         self._logger.log_metrics(step, {f"train/{name}": value for name, value in metrics.items()})
@@ -46,7 +47,7 @@ class _Sink:
 class _Silent:
     """The other ranks report nothing."""
 
-    def log_metrics(self, step: int, metrics: dict[str, float]) -> None:
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Drops the metrics."""
 
     def log_text(self, name: str, text: str) -> None:

@@ -8,7 +8,6 @@ from datetime import date
 
 import pytest
 
-from tasks import steps
 from tasks.config_file import load_config
 from tasks.errors import ConfigError, UpstreamError
 from tasks.run_spec import RunSpec, StepResult
@@ -78,7 +77,7 @@ def play(monkeypatch, spec):
         return types.SimpleNamespace(run=run)
 
     monkeypatch.setattr(
-        steps.importlib, "import_module", lambda name: module(name.removeprefix("tasks."))
+        "tasks.steps.importlib.import_module", lambda name: module(name.removeprefix("tasks."))
     )
     return calls, content
 

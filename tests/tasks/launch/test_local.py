@@ -74,6 +74,7 @@ def test_job_outlives_the_killed_process_group_of_its_caller(job):
         stdout=subprocess.PIPE,
         start_new_session=True,
     )
+    assert caller.stdout is not None
     assert caller.stdout.readline() == b"submitted\n"
     os.killpg(caller.pid, signal.SIGKILL)
     caller.wait()

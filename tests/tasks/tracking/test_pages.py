@@ -28,6 +28,7 @@ def test_run_page(config):
 
 def test_compare_page_names_runs_and_experiment(config):
     page = pages.compare_page(config("https://user:secret@host"), ["abc", "def"])
+    assert page is not None
     assert page.startswith("https://host/#/compare-runs?")
     query = parse_qs(urlsplit(page.replace("#/", "")).query)
     assert query == {"runs": ['["abc", "def"]'], "experiments": ['["7"]']}
