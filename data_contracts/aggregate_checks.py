@@ -1,7 +1,7 @@
 """Checks of a whole day: numbers merged exactly over its files, judged on one small table.
 
-The table has a row for each day and a column for each rule; Great Expectations compares every
-column with the rule's bound. Counts are exact, whatever the number of files or batches.
+Great Expectations compares every number with its rule's bound. Counts are exact, whatever the
+number of files or batches.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from data_contracts.rules import Bound, Rule, shown
 
 if TYPE_CHECKING:
     import duckdb
+
+    from data_contracts.expectations import FrameValidation
 
 _MICROS_PER_HOUR = 3_600_000_000
 _EXPECTATIONS: dict[str, tuple[str, bool]] = {
@@ -116,33 +118,55 @@ def _duckdb() -> duckdb.DuckDBPyConnection:
 
 def judge(contract: Contract, days: Sequence[DayMeasures]) -> list[tuple[RuleResult, ...]]:
     """Judges every rule of every day; the results of each day in the contract's order."""
-    from data_contracts.expectations import Expectation, FrameValidation
-
     numbers = [
         {rule.key: number for rule in contract.rules if (number := _number(rule, d)) is not None}
         for d in days
     ]
-    rules = [rule for rule in contract.rules if any(rule.key in row for row in numbers)]
-    if not rules:
-        return [() for _ in days]
+    entries = [
+        (n, rule) for n, row in enumerate(numbers) for rule in contract.rules if rule.key in row
+    ]
+    outside = _outside([(rule.bound, numbers[n][rule.key]) for n, rule in entries])
+    results: list[list[RuleResult]] = [[] for _ in days]
+    for place, (n, rule) in enumerate(entries):
+        passed = place not in outside
+        results[n].append(_result(rule, days[n], numbers[n][rule.key], passed=passed))
+    return [tuple(found) for found in results]
+
+
+def _outside(numbers: Sequence[tuple[Bound, float]]) -> set[int]:
+    """Places of the numbers that are outside of their bound.
+
+    The table has a row for each number and a column for each bound, null where the number has
+    another: Great Expectations has a price for every expectation, and most bounds are alike.
+    """
+    from data_contracts.expectations import Expectation, FrameValidation
+
+    if not numbers:
+        return set()
     import pandas as pd
 
+    bounds = list(dict.fromkeys(bound for bound, _ in numbers))
+    columns = {bound: f"{n}: {bound}" for n, bound in enumerate(bounds)}
     table = {
-        rule.key: pa.array([_as_judged(rule.bound, row.get(rule.key)) for row in numbers])
-        for rule in rules
+        name: pa.array(
+            [_as_judged(bound, value) if other == bound else None for other, value in numbers],
+            pa.float64(),
+        )
+        for bound, name in columns.items()
     }
     frame = pa.table(table).to_pandas(types_mapper=pd.ArrowDtype)
-    expectations = [Expectation(r.key, *_expectation(r)) for r in rules]
-    outcomes = FrameValidation(expectations, sample=len(days)).run(frame)
-    broken = {key: set(outcome.rows) for key, outcome in outcomes.items()}
-    return [
-        tuple(
-            _result(rule, day, numbers[n][rule.key], passed=n not in broken[rule.key])
-            for rule in rules
-            if rule.key in numbers[n]
-        )
-        for n, day in enumerate(days)
-    ]
+    sample = 1 << len(numbers).bit_length()  # all of them, in few sizes that can be used again
+    key = (sample, *bounds)
+    if key not in _validations:
+        expectations = [
+            Expectation(name, *_expectation(bound, name)) for bound, name in columns.items()
+        ]
+        _validations[key] = FrameValidation(expectations, sample=sample)
+    outcomes = _validations[key].run(frame)
+    return {row for outcome in outcomes.values() for row in outcome.rows}
+
+
+_validations: dict[tuple[object, ...], FrameValidation] = {}
 
 
 def _number(rule: Rule, day: DayMeasures) -> float | None:
@@ -174,31 +198,31 @@ def _usual(rule: Rule, day: DayMeasures) -> float | None:
     return usual if usual >= max(rule.settings["minimumRows"], 1) else None
 
 
-def _as_judged(bound: Bound, number: float | None) -> float | None:
+def _as_judged(bound: Bound, number: float) -> float:
     """The number as its expectation sees it: 1 inside, 0 outside for `mustNotBeBetween`.
 
     Great Expectations knows no "outside of an interval".
     """
-    if number is None or bound.operator != "mustNotBeBetween":
+    if bound.operator != "mustNotBeBetween":
         return number
     low, high = bound.values
     return float(low <= number <= high)
 
 
-def _expectation(rule: Rule) -> tuple[str, str, dict[str, Any]]:
-    """Class, column and arguments of the expectation that holds a rule's bound."""
-    operator, values = rule.bound.operator, rule.bound.values
+def _expectation(bound: Bound, column: str) -> tuple[str, str, dict[str, Any]]:
+    """Class, column and arguments of the expectation that holds a bound."""
+    operator, values = bound.operator, bound.values
     if operator == "mustNotBe":
-        return "ExpectColumnValuesToNotBeInSet", rule.key, {"value_set": list(values)}
+        return "ExpectColumnValuesToNotBeInSet", column, {"value_set": list(values)}
     if operator == "mustNotBeBetween":
-        return "ExpectColumnValuesToBeInSet", rule.key, {"value_set": [0.0]}
+        return "ExpectColumnValuesToBeInSet", column, {"value_set": [0.0]}
     ends, strict = _EXPECTATIONS[operator]
     arguments: dict[str, Any] = {}
     if ends in ("low", "both"):
         arguments |= {"min_value": values[0], "strict_min": strict}
     if ends in ("high", "both"):
         arguments |= {"max_value": values[-1], "strict_max": strict}
-    return "ExpectColumnValuesToBeBetween", rule.key, arguments
+    return "ExpectColumnValuesToBeBetween", column, arguments
 
 
 def _result(rule: Rule, day: DayMeasures, number: float, *, passed: bool) -> RuleResult:
@@ -221,6 +245,8 @@ def _result(rule: Rule, day: DayMeasures, number: float, *, passed: bool) -> Rul
 def _found(rule: Rule, day: DayMeasures, number: float, tally: Tally) -> str:
     words = {
         "nulls": "nulls",
+        "null_elements": "nulls in lists",
+        "text_form": "in another form",
         "missing": "missing",
         "values": "that do not",
         "not_finite": "NaN or inf",

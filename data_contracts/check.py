@@ -10,7 +10,7 @@ from typing import Any
 from data_contracts.aggregate_checks import DayMeasures, duplicates, judge
 from data_contracts.contract import Contract
 from data_contracts.data_files import BATCH_ROWS, DataFiles, UnreadableFileError
-from data_contracts.footer_checks import check_footers
+from data_contracts.footer_checks import changed_since, check_footers
 from data_contracts.partition_checks import FileOfDay, Tallies, Tally, check_files
 from data_contracts.result import ContractResult, RuleResult
 
@@ -59,12 +59,13 @@ def check_days(
     for group, found in zip(groups, mapper(_check_group, tasks), strict=True):
         for (measured, file), tallies in zip(group, found, strict=True):
             if isinstance(tallies, UnreadableFileError):
-                measured.report.broken.append(_unreadable(file, tallies))
+                changed = changed_since(file.data, [file.footer])
+                measured.report.broken += changed or [_unreadable(file, tallies)]
                 continue
             for key, tally in tallies.items():
                 measured.tallies.setdefault(key, Tally()).merge(tally)
     for day, measured in zip(days, measures, strict=True):
-        _count_duplicates(contract, day, measured)
+        _finish(contract, day, measured)
     whole = [measured for measured in measures if not measured.report.blocked]
     judged = dict(zip(map(id, whole), judge(contract, whole), strict=True))
     return [
@@ -115,10 +116,27 @@ def _unreadable(file: FileOfDay, error: UnreadableFileError) -> RuleResult:
     )
 
 
+def _finish(contract: Contract, day: DayOfData, measured: DayMeasures) -> None:
+    """Counts what needs all files of the day at once, unless they are blocked already."""
+    report = measured.report
+    if report.blocked:
+        return
+    try:
+        _count_duplicates(contract, day, measured)
+    except Exception:
+        # The files were read once without an error: a writer may be at work.
+        report.broken += changed_since(day.data, report.footers)
+        if not report.blocked:
+            raise
+    else:
+        # Last, so that nothing that was read can have changed unseen.
+        report.broken += changed_since(day.data, report.footers)
+
+
 def _count_duplicates(contract: Contract, day: DayOfData, measured: DayMeasures) -> None:
     by_key: dict[tuple[str, ...], Tally] = {}
     for rule in contract.rules:
-        if measured.report.blocked or rule.measure != "duplicates" or not measured.report.rows:
+        if rule.measure != "duplicates" or not measured.report.rows:
             continue
         if all(name in measured.report.types for name in rule.column):
             if rule.column not in by_key:

@@ -19,7 +19,7 @@ from data_contracts.rules import Bound, Column, Rule, Severity
 from data_contracts.value_rules import Place, value_rules
 
 #: Raised when equal data and an equal contract may give another result than before.
-CHECKS_VERSION = 1
+CHECKS_VERSION = 2
 
 #: Keys of a column that only describe it.
 _DESCRIBING = frozenset(

@@ -9,9 +9,16 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
+import xxhash
 
 #: Rows that are held in memory at once.
 BATCH_ROWS = 250_000
+_HASH_BLOCK = 1 << 22
+#: What Arrow raises about a damaged file, depending on where the damage is.
+_DAMAGE = (pa.ArrowException, OSError, ValueError, KeyError, OverflowError, MemoryError)
+
+#: Size and time of the last change (nanoseconds since 1970); None where a store knows neither.
+FileState = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True)
@@ -37,10 +44,17 @@ class UnreadableFileError(Exception):
 
 @dataclass(frozen=True)
 class DataFiles:
-    """The files of one day, in a `pyarrow.fs` file system."""
+    """The files of one day, in a `pyarrow.fs` file system.
+
+    Attributes:
+        fs: The file system.
+        files: The files.
+        left_out: Names of files beside them that nobody will read.
+    """
 
     fs: pafs.FileSystem
     files: tuple[DataFile, ...]
+    left_out: tuple[str, ...] = ()
 
     @contextmanager
     def open(self, file: DataFile) -> Iterator[pq.ParquetFile]:
@@ -52,12 +66,11 @@ class DataFiles:
         try:
             with self.fs.open_input_file(file.path) as stream:
                 try:
-                    yield pq.ParquetFile(stream)
-                except pa.ArrowException as error:
+                    yield pq.ParquetFile(stream, page_checksum_verification=True)
+                except _DAMAGE as error:
                     raise UnreadableFileError(_diagnosis(stream, error)) from error
         except OSError as error:
-            # Arrow reports a damaged page as OSError too.
-            raise UnreadableFileError(str(error).splitlines()[0]) from error
+            raise UnreadableFileError(_first_line(error)) from error
 
     def batches(self, file: DataFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Reads columns of a file in bounded batches; dictionaries are decoded.
@@ -67,7 +80,38 @@ class DataFiles:
         """
         with self.open(file) as parquet:
             for batch in parquet.iter_batches(batch_size=BATCH_ROWS, columns=list(columns)):
+                # Arrow does not look whether texts are UTF-8 before something trips over them.
+                batch.validate(full=True)
                 yield _plain(batch)
+
+    def verify(self, file: DataFile) -> None:
+        """Compares the content with the digest that the manifest states, if it states one.
+
+        Raises:
+            UnreadableFileError: It is another content, or cannot be read.
+        """
+        if file.digest is not None and self.digest(file) != file.digest:
+            raise UnreadableFileError("another content than its manifest says")
+
+    def digest(self, file: DataFile) -> str:
+        """XXH3-128 of the content, as manifests state it.
+
+        Raises:
+            UnreadableFileError: It cannot be read.
+        """
+        state = xxhash.xxh3_128()
+        try:
+            with self.fs.open_input_file(file.path) as stream:
+                while block := stream.read(_HASH_BLOCK):
+                    state.update(block)
+        except OSError as error:
+            raise UnreadableFileError(_first_line(error)) from error
+        return state.hexdigest()
+
+    def states(self, files: Sequence[DataFile]) -> list[FileState]:
+        """Size and time of the last change of files."""
+        found = self.fs.get_file_info([file.path for file in files])
+        return [(info.size, info.mtime_ns) for info in found]
 
 
 def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -94,4 +138,8 @@ def _diagnosis(stream: pa.NativeFile, error: Exception) -> str:
         return f"cut off: {size:,} bytes without Parquet's end"
     if start != b"PAR1":
         return f"not Parquet: starts with {start!r}"
-    return f"damaged: {str(error).splitlines()[0]}"
+    return f"damaged: {_first_line(error)}"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

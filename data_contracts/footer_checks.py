@@ -8,14 +8,16 @@ from a float column.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pyarrow.parquet as pq
 
 from data_contracts import arrow_types
 from data_contracts.contract import Contract
-from data_contracts.data_files import DataFile, DataFiles, UnreadableFileError
+from data_contracts.data_files import DataFile, DataFiles, FileState, UnreadableFileError
 from data_contracts.result import RuleResult
 
 
@@ -26,12 +28,14 @@ class Footer:
     Attributes:
         types: Type of every column, as named by `arrow_types`.
         nulls: Nulls of every column whose statistics count them; a list's are never counted.
+        state: Size and time of the last change when the footer was read.
     """
 
     file: DataFile
     rows: int
     types: dict[str, str]
     nulls: dict[str, int]
+    state: FileState = (None, None)
 
 
 @dataclass
@@ -67,9 +71,9 @@ def check_footers(contract: Contract, data: DataFiles) -> FooterReport:
         report.broken.append(
             RuleResult(rule="files", found="no Parquet file", expected="at least one")
         )
-    for file in data.files:
+    for file, state in zip(data.files, data.states(data.files), strict=True):
         try:
-            footer = _read(data, file)
+            footer = _read(data, file, state)
         except UnreadableFileError as error:
             report.broken.append(
                 RuleResult(
@@ -79,21 +83,48 @@ def check_footers(contract: Contract, data: DataFiles) -> FooterReport:
             continue
         report.footers.append(footer)
         report.broken += _file_rules(contract, footer)
-    report.broken += _rules_between_files(report.footers)
+    report.broken += [_left_out(name) for name in data.left_out]
+    report.broken += _rules_between_files(data, report.footers)
     return report
 
 
-def _read(data: DataFiles, file: DataFile) -> Footer:
-    if file.bytes is not None:
-        size = data.fs.get_file_info(file.path).size
-        if size is not None and size != file.bytes:
-            raise UnreadableFileError(f"{size:,} bytes, its manifest says {file.bytes:,}")
+def changed_since(data: DataFiles, footers: Sequence[Footer]) -> list[RuleResult]:
+    """A broken rule for each file that changed after its footer was read."""
+    states = data.states([footer.file for footer in footers])
+    return [
+        RuleResult(
+            rule="unchanged while read",
+            file=footer.file.name,
+            found="written to, or removed",
+            expected="complete before it is checked",
+            rows=footer.rows,
+        )
+        for footer, state in zip(footers, states, strict=True)
+        if state != footer.state
+    ]
+
+
+def _left_out(name: str) -> RuleResult:
+    return RuleResult(
+        rule="file left out",
+        file=name,
+        found="a file that is not read",
+        expected="Parquet files that the manifest, if there is one, names",
+        severity="warn",
+    )
+
+
+def _read(data: DataFiles, file: DataFile, state: FileState) -> Footer:
+    size, _ = state
+    if file.bytes is not None and size is not None and size != file.bytes:
+        raise UnreadableFileError(f"{size:,} bytes, its manifest says {file.bytes:,}")
     with data.open(file) as parquet:
         types = {item.name: arrow_types.type_name(item.type) for item in parquet.schema_arrow}
         repeated = len(types) != len(parquet.schema_arrow.names)
         if repeated:
             raise UnreadableFileError("two columns have the same name")
-        return Footer(file, parquet.metadata.num_rows, types, _nulls(parquet.metadata))
+        rows = parquet.metadata.num_rows
+        return Footer(file, rows, types, _nulls(parquet.metadata), state)
 
 
 def _nulls(metadata: pq.FileMetaData) -> dict[str, int]:
@@ -166,12 +197,17 @@ def _instead(column: str, unknown: list[str]) -> str:
     return f"no such column, but '{near[0]}'" if near else "no such column"
 
 
-def _rules_between_files(footers: list[Footer]) -> Iterator[RuleResult]:
+def _rules_between_files(data: DataFiles, footers: list[Footer]) -> Iterator[RuleResult]:
     """Rules that one file breaks against the others of the day."""
     first_with: dict[str, Footer] = {}
     first_content: dict[str, Footer] = {}
+    sizes = Counter(footer.state[0] for footer in footers)
     for footer in footers:
         digest = footer.file.digest
+        # Without a manifest, only files of one size can be the same file: those are read.
+        if digest is None and footer.rows and sizes[footer.state[0]] > 1:
+            with suppress(UnreadableFileError):  # removed by now, which is found at the end
+                digest = data.digest(footer.file)
         if digest is not None and footer.rows:
             twin = first_content.setdefault(digest, footer)
             if twin is not footer:

@@ -28,7 +28,16 @@ SAMPLES = 5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_MICROS = 86_400_000_000
 #: Measures that read the values of a file; the others come from footers or from the whole day.
-READING = ("nulls", "missing", "values", "not_finite", "outside_day", "staleness")
+READING = (
+    "nulls",
+    "null_elements",
+    "missing",
+    "values",
+    "text_form",
+    "not_finite",
+    "outside_day",
+    "staleness",
+)
 
 
 @dataclass
@@ -99,6 +108,7 @@ def check_files(
     for file in files:
         tallies: Tallies = {}
         try:
+            file.data.verify(file.footer.file)
             for frame in _measure(contract, file, tallies):
                 waiting.append(frame)
                 if sum(len(other.batch) for other in waiting) >= BATCH_ROWS:
@@ -141,7 +151,9 @@ def _measure(contract: Contract, file: FileOfDay, tallies: Tallies) -> Iterator[
     if not columns or not footer.rows:
         return
     by_value = tuple(rule for rule in reading if rule.check is not None)
+    rows = 0
     for batch in file.data.batches(footer.file, columns):
+        rows += len(batch)
         for rule in reading:
             if rule.check is None:
                 column = batch.column(rule.column[0])
@@ -152,6 +164,8 @@ def _measure(contract: Contract, file: FileOfDay, tallies: Tallies) -> Iterator[
                 tallies[rule.key].merge(tally)
         if by_value:
             yield _Frame(by_value, batch, footer.file.name, tallies)
+    if rows != footer.rows:
+        raise UnreadableFileError(f"damaged: {rows:,} rows, its footer says {footer.rows:,}")
 
 
 def _applies(rule: Rule, footer: Footer, day: date | None) -> bool:
@@ -162,6 +176,8 @@ def _applies(rule: Rule, footer: Footer, day: date | None) -> bool:
     kind = footer.types[rule.column[0]]
     if rule.check is not None and rule.check.view == "elements":
         kind = kind[5:-1]
+    if rule.measure == "text_form":
+        return kind == "string"
     return rule.check is None or not rule.check.applies_to or kind in rule.check.applies_to
 
 
@@ -187,6 +203,39 @@ _Measured = tuple[int, list[Any], int | None]
 
 def _nulls(rule: Rule, column: pa.Array, day: date | None) -> _Measured:
     return column.null_count, [], None
+
+
+def _null_elements(rule: Rule, column: pa.Array, day: date | None) -> _Measured:
+    return pc.list_flatten(column).null_count, [], None
+
+
+def _text_form(rule: Rule, column: pa.Array, day: date | None) -> _Measured:
+    """Texts that are not in the wanted form, which a person may not see by looking at them."""
+    mask = _OTHER_FORM[rule.settings["form"]](column)
+    return _count(mask), _sample(column, mask), None
+
+
+def _not_normal(form: str) -> Callable[[pa.Array], pa.Array]:
+    def mask(texts: pa.Array) -> pa.Array:
+        return pc.not_equal(pc.utf8_normalize(texts, form), texts)
+
+    return mask
+
+
+def _unprintable(texts: pa.Array) -> pa.Array:
+    # The kernel for ASCII is six times faster, and most IDs are ASCII.
+    is_ascii = pc.all(pc.string_is_ascii(texts)).as_py() is not False
+    return pc.invert(pc.ascii_is_printable(texts) if is_ascii else pc.utf8_is_printable(texts))
+
+
+_OTHER_FORM: dict[str, Callable[[pa.Array], pa.Array]] = {
+    **{form: _not_normal(form) for form in ("NFC", "NFD", "NFKC", "NFKD")},
+    "trimmed": lambda texts: pc.not_equal(pc.utf8_trim_whitespace(texts), texts),
+    "without blanks": lambda texts: pc.match_substring_regex(texts, r"\s"),
+    "visible": _unprintable,
+    "lower": lambda texts: pc.not_equal(pc.utf8_lower(texts), texts),
+    "upper": lambda texts: pc.not_equal(pc.utf8_upper(texts), texts),
+}
 
 
 def _missing(rule: Rule, column: pa.Array, day: date | None) -> _Measured:
@@ -229,6 +278,8 @@ def _staleness(rule: Rule, column: pa.Array, day: date | None) -> _Measured:
 
 _MEASURES: dict[str, Callable[[Rule, pa.Array, date | None], _Measured]] = {
     "nulls": _nulls,
+    "null_elements": _null_elements,
+    "text_form": _text_form,
     "missing": _missing,
     "not_finite": _not_finite,
     "outside_day": _outside_day,

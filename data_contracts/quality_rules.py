@@ -42,7 +42,15 @@ _ARGUMENTS = {
 _OWN = {
     "eventTimesInsideDay": ("clockSkewSeconds",),
     "finite": (),
+    "textForm": ("unicode", "whitespace", "invisible", "case"),
     "rowsAgainstTrailingDays": ("days", "minimumDays", "minimumRows", *OPERATORS),
+}
+#: Choices of `textForm`; the form that each one wants, None for any.
+_FORMS: dict[str, dict[str, str | None]] = {
+    "unicode": {"NFC": "NFC", "NFD": "NFD", "NFKC": "NFKC", "NFKD": "NFKD", "any": None},
+    "whitespace": {"trimmed": "trimmed", "none": "without blanks", "any": None},
+    "invisible": {"refused": "visible", "any": None},
+    "case": {"lower": "lower", "upper": "upper", "any": None},
 }
 _NO_COLUMN = "write it below a column"
 
@@ -209,6 +217,8 @@ def _own_rules(
         raise file.unknown(str(name), list(_OWN), at, "rule")
     _refuse_unknown(file, settings, _OWN[name], at)
     severity = _severity(file, quality, place)
+    if name == "textForm":
+        return _text_form(file, settings, at, column, severity)
     for key, value in settings.items():
         is_number = isinstance(value, int) and not isinstance(value, bool) and value >= 0
         if key not in OPERATORS and not is_number:
@@ -229,6 +239,39 @@ def _own_rules(
     if name == "finite":
         return [Rule("", "finite", "not_finite", (column.name,), "no NaN or inf", NONE, severity)]
     return _inside_day(column, settings.get("clockSkewSeconds", 0), severity)
+
+
+def _text_form(
+    file: ContractFile,
+    settings: dict[str, Any],
+    place: Place,
+    column: Column | None,
+    severity: Severity,
+) -> list[Rule]:
+    """A rule for each form that is wanted; two texts that look alike are two IDs."""
+    if column is None:
+        raise file.error("textForm is about one column", place, _NO_COLUMN)
+    if not settings:
+        raise file.error("textForm wants no form", place, f"give one of {', '.join(_FORMS)}")
+    rules = []
+    for key, value in settings.items():
+        if value not in _FORMS[key]:
+            raise file.unknown(str(value), list(_FORMS[key]), (*place, key), f"choice of {key}")
+        form = _FORMS[key][value]
+        if form is not None:
+            rules.append(
+                Rule(
+                    "",
+                    f"text form: {key}",
+                    "text_form",
+                    (column.name,),
+                    form,
+                    NONE,
+                    severity,
+                    settings={"form": form},
+                )
+            )
+    return rules
 
 
 def _inside_day(column: Column, skew: int, severity: Severity) -> list[Rule]:

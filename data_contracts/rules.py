@@ -80,8 +80,10 @@ class Rule:
     name: str
     measure: Literal[
         "nulls",
+        "null_elements",
         "missing",
         "values",
+        "text_form",
         "not_finite",
         "outside_day",
         "rows",

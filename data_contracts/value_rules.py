@@ -24,6 +24,7 @@ _KNOWN = {
     "array": tuple(_SIZES),
     **{kind: tuple(_RANGE) for kind in _RANGED},
 }
+_ELEMENT_KEYS = ("logicalType", "physicalType", "logicalTypeOptions", "description", "required")
 Place = tuple[str | int, ...]
 
 
@@ -40,10 +41,13 @@ def value_rules(
     if items:
         inner = (*place, "items")
         for key in items:
-            if key not in ("logicalType", "physicalType", "logicalTypeOptions", "description"):
+            if key not in _ELEMENT_KEYS:
                 raise file.error(
                     f"'{key}' of list elements is not checked", (*inner, key), "remove it"
                 )
+        if items.get("required"):
+            names = (column.name,)
+            rules.append(Rule("", "required in lists", "null_elements", names, "no nulls in lists"))
         rules += _options(file, items, inner, column, elements=True)
     return rules
 

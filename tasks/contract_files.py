@@ -13,7 +13,7 @@ from data_contracts.data_files import DataFile, DataFiles
 from data_contracts.errors import ContractFileError
 from tasks.config import DataSettings
 from tasks.errors import ConfigError
-from tasks.lake import Lake, Published
+from tasks.lake import MANIFEST, Lake, Published
 
 SUFFIX = ".odcs.yaml"
 
@@ -59,7 +59,7 @@ def contracts_folder(settings: DataSettings) -> Path:
 
 
 def files_of(lake: Lake, published: Published) -> DataFiles:
-    """The Parquet files that a manifest names."""
+    """The Parquet files that a manifest names, or that a marked folder holds."""
     files = tuple(
         DataFile(
             entry.path, lake.abspath(f"{published.path}/{entry.path}"), entry.bytes, entry.digest
@@ -67,7 +67,8 @@ def files_of(lake: Lake, published: Published) -> DataFiles:
         for entry in published.manifest.files
         if entry.path.endswith(".parquet")
     )
-    return DataFiles(lake.fs, files)
+    names = {entry.path for entry in published.manifest.files}
+    return DataFiles(lake.fs, files, _left_out(lake, published.path, names))
 
 
 def files_in(lake: Lake, folder: str) -> DataFiles:
@@ -81,4 +82,14 @@ def files_in(lake: Lake, folder: str) -> DataFiles:
         for info in lake.list_files(folder)
         if info.base_name.endswith(".parquet") and not info.base_name.startswith((".", "_"))
     )
-    return DataFiles(lake.fs, files)
+    return DataFiles(lake.fs, files, _left_out(lake, folder, {file.name for file in files}))
+
+
+def _left_out(lake: Lake, folder: str, read: set[str]) -> tuple[str, ...]:
+    """Files of a folder that nobody reads, but for those that are hidden on purpose."""
+    names = [info.base_name for info in lake.list_files(folder)]
+    return tuple(
+        name
+        for name in names
+        if name not in read and name != MANIFEST and not name.startswith((".", "_"))
+    )

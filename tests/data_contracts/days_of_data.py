@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from data_contracts.data_files import DataFile, DataFiles
 
 DAY = date(2026, 1, 2)
 MIDNIGHT = int(datetime(2026, 1, 2, tzinfo=UTC).timestamp()) * 1_000_000
+DAY_MICROS = 86_400_000_000
 ROWS = 40
 #: Above this, a float can no longer tell two integers apart.
 BIG = 2**53
@@ -32,12 +34,13 @@ def events(
     rows: int = ROWS,
     users: list[object] | pa.Array | None = None,
     items: list[object] | pa.Array | None = None,
-    micros: list[int | None] | None = None,
+    micros: Sequence[int | None] | None = None,
     **more: pa.Array,
 ) -> pa.Table:
-    """Good events, every ten seconds from the day's start on; any column may be replaced."""
+    """Good events, evenly from the day's start on; any column may be replaced."""
     numbers = range(first, first + rows)
-    times = micros if micros is not None else [MIDNIGHT + 10_000_000 * n for n in numbers]
+    step = min(10_000_000, DAY_MICROS // (first + rows))
+    times = micros if micros is not None else [MIDNIGHT + step * n for n in numbers]
     return pa.table(
         {
             "user_id": pa.array([BIG + 1 + n for n in numbers]) if users is None else users,

@@ -114,6 +114,19 @@ WRONG = {
         16,
         "did you mean 'clockSkewSeconds'",
     ),
+    "form that texts do not have": (
+        "required: true",
+        "quality:\n          - type: custom\n            engine: tailtower\n"
+        "            implementation: {rule: textForm, unicode: NFX}",
+        15,
+        "did you mean 'NFC'",
+    ),
+    "no form at all": (
+        "required: true",
+        "quality:\n          - {type: custom, engine: tailtower, implementation: textForm}",
+        12,
+        "give one of unicode, whitespace, invisible, case",
+    ),
     "unknown severity": (
         "required: true",
         "quality:\n          - {metric: nullValues, mustBe: 0, severity: blok}",

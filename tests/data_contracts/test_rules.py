@@ -161,6 +161,30 @@ def test_numbers_lists_and_times(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("form", "texts", "bad"),
+    [
+        ({"unicode": "NFKC"}, ["ﬁn", "fin", None], 1),
+        ({"unicode": "NFD"}, ["caf\u00e9", "cafe\u0301"], 1),
+        ({"whitespace": "trimmed"}, [" a", "a\u00a0", "a b", ""], 2),
+        ({"whitespace": "none"}, [" a", "a b", "ab"], 2),
+        ({"invisible": "refused"}, ["a\u200bb", "a\x00b", "é", "ab"], 2),
+        ({"invisible": "refused"}, ["a\tb", "ab"], 1),
+        ({"case": "lower"}, ["Ab", "ab", "É", "1"], 2),
+        ({"case": "upper"}, ["AB", "ab"], 1),
+        ({"case": "any", "unicode": "any"}, ["Ab", "cafe\u0301"], 0),
+    ],
+)
+def test_forms_of_texts(
+    form: dict[str, str], texts: list[str | None], bad: int, tmp_path: Path
+) -> None:
+    rule = {"type": "custom", "engine": "tailtower", "severity": "warn"}
+    column = {"name": "shop", "logicalType": "string"}
+    column |= {"quality": [rule | {"implementation": {"rule": "textForm", **form}}]}
+    found = _check(tmp_path, _contract(tmp_path, column), pa.table({"shop": texts}))
+    assert sum(entry.rows for entry in found.broken) == bad
+
+
 def test_freshness_is_measured_from_the_days_end(tmp_path: Path) -> None:
     level = {"property": "freshness", "value": 6, "unit": "h", "element": "test.timestamp"}
     contract = _contract(
