@@ -9,6 +9,7 @@ from datetime import date
 from tasks.errors import DataError
 from tasks.lake import Lake, Published
 from tasks.longtail.count_plan import DayCounts, wanted_counts
+from tasks.longtail.storage import storage_errors
 from tasks.progress import log
 from tasks.run_spec import RunSpec, StepResult
 
@@ -24,13 +25,15 @@ def run(spec: RunSpec) -> StepResult:
         DataError: A file is damaged, a column is missing or holds no IDs, or a side table that
             a table counts is absent.
         ClusterError: The Dask cluster failed.
+        LakeError: The lake cannot be written, or files changed while they were read.
     """
     lake = spec.lake()
     wanted = wanted_counts(spec, lake)
     _check_sources(spec, lake)
     found = {_name(day): day.find(lake) for day in wanted}
     missing = [day for day in wanted if found[_name(day)] is None]
-    fresh = _count(spec, lake, missing) if missing else {}
+    with storage_errors(lake):
+        fresh = _count(spec, lake, missing) if missing else {}
     outputs = {name: fresh.get(name) or published for name, published in found.items()}
     present = {name: published for name, published in outputs.items() if published is not None}
     return StepResult.of(

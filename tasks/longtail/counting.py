@@ -59,6 +59,8 @@ class ColumnTotals:
     id_type: str
     partials: tuple[str, ...]
     """Lake paths of the counts."""
+    file_rows: int
+    """Rows of the file."""
 
 
 def count_file(task: FileTask) -> list[ColumnTotals]:
@@ -95,6 +97,7 @@ def count_file(task: FileTask) -> list[ColumnTotals]:
             nulls[name],
             kind,
             tuple(partials[name]),
+            file.rows,
         )
         for name, kind in counted_types(file.columns).items()
     ]

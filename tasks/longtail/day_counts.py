@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tasks.errors import LakeError
 from tasks.lake import Lake, Output, Published
 from tasks.longtail.cluster import Runner
 from tasks.longtail.count_plan import DayCounts
@@ -78,6 +79,7 @@ def publish_counts(
         nulls = sum(total.nulls for total in own)
         events = sum(result[1] for result in results)
         check_sum(events, nulls, rows, where)
+        _check_rows(counts, totals, where)
         output.meta.update(
             ids=sum(result[0] for result in results),
             events=events,
@@ -89,3 +91,19 @@ def publish_counts(
     return lake.build(
         counts.dataset, counts.day, write, inputs=counts.inputs, settings=counts.shape
     )
+
+
+def _check_rows(counts: DayCounts, totals: Sequence[Sequence[ColumnTotals]], where: str) -> None:
+    """Checks that the files are those that were delivered.
+
+    Raises:
+        LakeError: They hold another number of rows.
+    """
+    found = sum(of_file[0].file_rows for of_file in totals)
+    delivered = counts.partition.manifest.rows
+    if found != delivered:
+        raise LakeError(
+            f"the day's files hold {found} rows, but its manifest says {delivered}",
+            where=where,
+            fix="a file was exchanged after its delivery; deliver the day again",
+        )

@@ -11,6 +11,7 @@ import pytest
 from tasks.errors import DataError, LakeError
 from tasks.lake import Lake
 from tasks.longtail import cluster, day_counts
+from tasks.longtail.batches import IdFile
 from tasks.longtail.counting import check_sum
 from tests.tasks.longtail.raw_lake import (
     TABLES,
@@ -104,6 +105,94 @@ def test_every_kind_of_id_comes_back_exactly(tmp_path, ids, data_type):
     spec = spec_of(tmp_path, 2)
     count(spec)
     assert counted(spec, "user", 1) == {key: 2 * n for key, n in Counter(ids).items()}
+
+
+def column_of(values, data_type, rows=None):
+    rows = rows or len(values)
+    return pa.table(
+        {
+            "user_id": pa.array(values, data_type),
+            "item_id": pa.array(["i"] * rows),
+            "timestamp": pa.array([at(1)] * rows, pa.timestamp("us", tz="UTC")),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("ids", "data_type"),
+    [
+        ([2**64 - 1, None, 2**53 + 1, 2**53, None, 2**64 - 1], pa.uint64()),
+        ([None, 2**53 + 1, 2**53], pa.int64()),
+        ([None, "", "", "\x00"], pa.string()),
+        ([[2**53 + 1, None], None, [], [2**53 + 1]], pa.list_(pa.int64())),
+    ],
+)
+def test_nulls_leave_the_ids_beside_them_exact(tmp_path, ids, data_type):
+    for number in (1, 2):
+        write_partition(tmp_path, "interactions", number, column_of(ids, data_type))
+    spec = spec_of(tmp_path, 2)
+    count(spec)
+    flat = [x for element in ids for x in (element if isinstance(element, list) else [element])]
+    assert counted(spec, "user", 1) == Counter(x for x in flat if x is not None)
+    assert meta(spec, "user", 1)["nulls"] == sum(x is None for x in flat)
+
+
+def test_a_column_of_arrows_null_type_holds_nulls_only_and_fits_every_other_type(tmp_path):
+    """What a writer leaves of a file or a day whose IDs are all missing."""
+    empty = column_of([None, None], pa.null())
+    write_partition(
+        tmp_path, "interactions", 1, {"a.parquet": empty, "b.parquet": column_of([5], pa.int64())}
+    )
+    write_partition(tmp_path, "interactions", 2, empty)
+    write_partition(tmp_path, "interactions", 3, column_of([5], pa.int64()))
+    spec = spec_of(tmp_path, 4)
+    run_steps(spec, "count", "vocabulary")
+    assert counted(spec, "user", 1) == {5: 1}
+    assert (meta(spec, "user", 1)["nulls"], meta(spec, "user", 1)["id_type"]) == (2, "Int64")
+    assert counted(spec, "user", 2) == {}
+    assert (meta(spec, "user", 2)["nulls"], meta(spec, "user", 2)["id_type"]) == (2, "Null")
+    assert spec.output("vocabulary", "user").manifest.meta["health"]["ids"] == 1
+
+
+def test_text_that_is_not_utf8_is_refused_by_name(tmp_path):
+    raw = pa.array([b"ok", b"\xff\xfe"], pa.binary())
+    text = pa.Array.from_buffers(pa.string(), 2, raw.buffers())
+    table = column_of(["a", "b"], pa.string()).set_column(0, "user_id", text)
+    write_partition(tmp_path, "interactions", 1, table)
+    with pytest.raises(DataError, match=r"a\.parquet"):
+        run_steps(spec_of(tmp_path, 2), "count")
+
+
+@pytest.mark.parametrize("row_group", [50, 400])
+def test_batches_change_nothing_but_memory(tmp_path, monkeypatch, row_group):
+    """Row groups smaller and larger than a batch are read in different ways."""
+    rows = skewed(1)
+    numbers = pa.array([int(row[0][1:]) << 50 for row in rows])
+    tags = pa.array([[row[0], row[1]] for row in rows])
+    tables = {**TABLES, "tag": {"source": "interactions.tags"}}
+    digests = []
+    for name, batch_bytes in (("whole", "64MiB"), ("pieces", 2048)):
+        folder = tmp_path / name / "raw" / "interactions" / f"dt={day_of(1)}"
+        folder.mkdir(parents=True)
+        table = events(rows, tags=tags).set_column(0, "user_id", numbers)
+        pq.write_table(table, folder / "a.parquet", row_group_size=row_group)
+        (folder / "_SUCCESS").touch()
+        spec = spec_of(tmp_path / name, 2, tables=tables, dask={"batch_bytes": batch_bytes})
+        batches = []
+        real = IdFile.batches
+
+        def watched(file, size, real=real, batches=batches):
+            for frame in real(file, size):
+                batches.append(frame.height)
+                yield frame
+
+        with monkeypatch.context() as patched:
+            patched.setattr(IdFile, "batches", watched)
+            run_steps(spec, "count")
+        assert sum(batches) == 400
+        assert (len(batches) > 4) == (name == "pieces")
+        digests.append(spec.require("count").digests)
+    assert digests[0] == digests[1]
 
 
 def test_nulls_are_counted_apart_and_lists_are_exploded(tmp_path):
