@@ -34,13 +34,8 @@ def _cells(entry: Input) -> tuple[str, str, str, str]:
         for rule, column, severity, _ in entry.broken
     ]
     rows = [f"{count:,}" if count else "–" for *_, count in entry.broken]
-    remark = f" {entry.remark}" if entry.remark else ""
-    return (
-        entry.name + where,
-        "<br>".join(findings) or "none",
-        "<br>".join(rows),
-        _run(entry) + remark,
-    )
+    run = f"{_run(entry)} {entry.remark}".strip()
+    return entry.name + where, "<br>".join(findings) or "none", "<br>".join(rows), run
 
 
 def _run(entry: Input) -> str:

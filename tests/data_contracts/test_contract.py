@@ -118,7 +118,7 @@ WRONG = {
         "required: true",
         "quality:\n          - type: custom\n            engine: tailtower\n"
         "            implementation: {rule: textForm, unicode: NFX}",
-        15,
+        14,
         "did you mean 'NFC'",
     ),
     "no form at all": (

@@ -179,7 +179,7 @@ def test_forms_of_texts(
     form: dict[str, str], texts: list[str | None], bad: int, tmp_path: Path
 ) -> None:
     rule = {"type": "custom", "engine": "tailtower", "severity": "warn"}
-    column = {"name": "shop", "logicalType": "string"}
+    column: dict[str, Any] = {"name": "shop", "logicalType": "string"}
     column |= {"quality": [rule | {"implementation": {"rule": "textForm", **form}}]}
     found = _check(tmp_path, _contract(tmp_path, column), pa.table({"shop": texts}))
     assert sum(entry.rows for entry in found.broken) == bad
