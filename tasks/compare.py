@@ -15,7 +15,7 @@ from tasks.evaluation.comparison import (
     headline_metrics,
     paired_differences,
 )
-from tasks.evaluation.measurement import metrics_of, rows_of
+from tasks.evaluation.per_user import metrics_of, rows_of
 from tasks.evaluation.stored import COMPARISON, read_per_user, summary
 from tasks.lake import Lake, Output, Published
 from tasks.run_spec import RunSpec, StepResult

@@ -20,28 +20,29 @@ from models.bundle import Bundle, Recommender
 from models.jagged import Jagged
 from models.metrics import item_slices
 from tasks.errors import ConfigError, DataError
+from tasks.evaluation.attributes import user_attributes
 from tasks.evaluation.comparison import cutoff
 from tasks.evaluation.foreign_model import foreign_top_k
 from tasks.evaluation.measurement import (
     TestSet,
-    aggregates,
     coverage,
     measure,
     recall_by_frequency,
     recall_curve,
 )
+from tasks.evaluation.per_user import aggregates
 from tasks.evaluation.stored import PER_USER, SAMPLES
 from tasks.lake import Lake, Output, Published
 from tasks.progress import log, progress
 from tasks.run_spec import RunSpec, StepResult
-from tasks.serving.bundles import bundle_folder, champion_folder, table_sources, trained_model
+from tasks.serving.bundles import bundle_folder, champion_folder, trained_model
 from tasks.serving.by_id import RecommenderById
 from tasks.serving.fallback import top_k
 
 SAMPLE_USERS = 64
 """Users whose recommendations are kept, to compare them with what the registered model says."""
 CHAMPION = "champion"
-_FORMAT = 1
+_FORMAT = 2
 
 
 def run(spec: RunSpec) -> StepResult:
@@ -107,13 +108,14 @@ def _write(
     item_ids = items.column("item_id").combine_chunks()
     tests = test_set(test, items)
     by_k = cutoff(spec.config.gate.metric)
+    attributes = user_attributes(spec, spec.config.model.user.features, tests.user_ids)
     rows, samples, facts = [], [], {}
     with progress("evaluate", len(models) + (spec.champion is not None)) as ticker:
         for name, indices, scores, bundle in _recommend(spec, lake, models, test, item_ids):
             started = time.monotonic()
             per_user = measure(name, indices, tests, ks)
             rows.append(per_user)
-            samples.append(_sample(name, tests, indices, scores, item_ids))
+            samples.append(_sample(name, tests, attributes, indices, scores, item_ids))
             facts[name] = {
                 **_identity(spec, name, bundle),
                 "metrics": {
@@ -162,13 +164,18 @@ def _recommend(
         yield name, indices, scores, recommender.bundle
     if spec.champion is not None:
         with champion_folder(spec, spec.champion) as folder:
-            model = RecommenderById(folder, table_sources(spec.config))
+            model = RecommenderById(folder)
             indices, scores = foreign_top_k(spec, model, test, item_ids, k)
             yield CHAMPION, indices, scores, model.recommender.bundle
 
 
 def _sample(
-    name: str, tests: TestSet, indices: Tensor, scores: Tensor, item_ids: pa.Array
+    name: str,
+    tests: TestSet,
+    attributes: dict[str, pa.Array],
+    indices: Tensor,
+    scores: Tensor,
+    item_ids: pa.Array,
 ) -> pa.Table:
     """Recommendations of users spread evenly over the test users; items outside are left out."""
     rows = np.unique(np.linspace(0, len(tests) - 1, min(SAMPLE_USERS, len(tests))).astype(int))
@@ -177,14 +184,17 @@ def _sample(
         inside = (indices[row] >= 0) & (indices[row] < len(item_ids))
         lists.append(item_ids.take(pa.array(indices[row][inside].numpy())).to_pylist())
         values.append(scores[row][inside].tolist())
-    return pa.table(
-        {
-            "model": [name] * len(rows),
-            "user_id": tests.user_ids.take(pa.array(rows)),
-            "items": pa.array(lists, pa.list_(item_ids.type)),
-            "scores": pa.array(values, pa.list_(pa.float32())),
-        }
-    )
+    columns = {
+        "model": pa.array([name] * len(rows)),
+        "user_id": tests.user_ids.take(pa.array(rows)),
+        "items": pa.array(lists, pa.list_(item_ids.type)),
+        "scores": pa.array(values, pa.list_(pa.float32())),
+    }
+    if attributes:
+        # What the evaluation knew about a user: the registered model is told the same.
+        chosen = [values.take(pa.array(rows)) for values in attributes.values()]
+        columns["attributes"] = pa.StructArray.from_arrays(chosen, names=list(attributes))
+    return pa.table(columns)
 
 
 def _identity(spec: RunSpec, name: str, bundle: Bundle) -> dict[str, Any]:

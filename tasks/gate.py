@@ -14,11 +14,11 @@ from tasks.compare import REPORT, TABLE, describe, long_tail_pictures, read_figu
 from tasks.errors import TrackingError
 from tasks.evaluation.comparison import ModelComparison
 from tasks.evaluation.decision import Decision, ServingParity, decide
-from tasks.evaluation.measurement import rows_of
+from tasks.evaluation.per_user import rows_of
 from tasks.evaluation.stored import SAMPLES, read_comparison
 from tasks.lake import Output, Published
 from tasks.run_spec import ModelReference, RunSpec, StepResult
-from tasks.serving.bundles import bundle_folder, table_sources, trained_model
+from tasks.serving.bundles import bundle_folder, trained_model
 from tasks.tracking import registry
 from tasks.tracking.runs import parent_of
 
@@ -112,7 +112,7 @@ def _register(spec: RunSpec, candidate: Published, comparison: ModelComparison) 
     with tempfile.TemporaryDirectory(prefix="tailtower-model-") as scratch:
         folder = Path(scratch) / "model"
         bundle = bundle_folder(spec.lake(), candidate)
-        save_model(folder, bundle, table_sources(spec.config))
+        save_model(folder, bundle)
         return registry.register(
             spec.config,
             folder,
@@ -139,10 +139,14 @@ def _parity(spec: RunSpec, version: ModelReference, expected: pa.Table) -> Servi
     from tasks.serving.packaging import bundle_in
 
     with registry.local_copy(spec.config, version.version) as folder:
-        model = RecommenderById(bundle_in(folder), table_sources(spec.config))
+        model = RecommenderById(bundle_in(folder))
         different = 0
         for row in expected.to_pylist():
-            answer = model.answer(row["user_id"], max(spec.config.evaluation.k))
+            answer = model.answer(
+                row["user_id"],
+                max(spec.config.evaluation.k),
+                attributes=row.get("attributes"),
+            )
             different += not same_answer(answer.items, answer.scores, row["items"], row["scores"])
     return ServingParity(users=expected.num_rows, different=different)
 

@@ -7,11 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from tasks import tracking
 from tasks.errors import LakeError
-from tasks.evaluation.measurement import rows_of
+from tasks.evaluation.per_user import rows_of
 from tasks.evaluation.stored import SAMPLES
 from tasks.gate import same_answer
 from tasks.lake import Lake, Published
@@ -93,7 +91,7 @@ def _verify(spec: RunSpec, version: str) -> None:
     evaluation = spec.output("evaluate", "evaluation")
     samples = rows_of(spec.lake().read_table(evaluation.file(SAMPLES)), "candidate")
     with registry.local_copy(spec.config, version) as folder:
-        different = _different(folder, samples.slice(0, _USERS_ASKED))
+        different = _different(folder, samples.to_pylist())
     if different:
         raise LakeError(
             "the registered model does not answer as the evaluated one did for user "
@@ -104,13 +102,17 @@ def _verify(spec: RunSpec, version: str) -> None:
     log("publish.verified", users=_USERS_ASKED, seconds=round(time.monotonic() - started, 1))
 
 
-def _different(folder: Path, samples: pa.Table) -> list[Any]:
+def _different(folder: Path, samples: list[dict[str, Any]]) -> list[Any]:
     import pandas as pd
 
     from tasks.serving.packaging import quiet_pyfunc
 
-    rows = samples.to_pylist()
-    asked = pd.DataFrame({"user_id": [row["user_id"] for row in rows]})
+    # In a request a missing attribute means "as you know it"; the evaluation knew there was none.
+    clear = [row for row in samples if None not in (row.get("attributes") or {}).values()]
+    rows = clear[:_USERS_ASKED]
+    asked = pd.DataFrame(
+        [{"user_id": row["user_id"], **(row.get("attributes") or {})} for row in rows]
+    )
     most = max((len(row["items"]) for row in rows), default=0)
     with quiet_pyfunc() as pyfunc:
         answers = pyfunc.load_model(str(folder)).predict(asked, params={"k": most})

@@ -18,7 +18,7 @@ from tasks.errors import ConfigError
 from tasks.evaluation.stored_runs import find_model
 from tasks.lake import Lake
 from tasks.publish import POINTER, read_pointer
-from tasks.serving.bundles import bundle_folder, champion_folder, table_sources, trained_model
+from tasks.serving.bundles import bundle_folder, champion_folder, trained_model
 from tasks.serving.by_id import ITEM_SOURCE, USER_SOURCE, RecommenderById
 
 Embedding = Literal["own row", "shared bucket", "not used"]
@@ -88,7 +88,7 @@ def recommend(
     if user is None and not history:
         raise ConfigError("nobody to recommend to", fix="give --user ID, or --history ITEM")
     with _model(config, run) as (folder, name):
-        model = RecommenderById(folder, table_sources(config))
+        model = RecommenderById(folder)
         # Whatever is read from the folder is read inside this block.
         return _answer(model, name, user, list(history or ()), k, exclude_seen)
 

@@ -15,7 +15,7 @@ from tasks.evaluation.comparison import (
     paired_differences,
     unpaired_differences,
 )
-from tasks.evaluation.measurement import metrics_of, rows_of
+from tasks.evaluation.per_user import metrics_of, rows_of
 from tasks.evaluation.stored import read_per_user, summary
 from tasks.evaluation.stored_runs import NamedModel
 

@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 from torch import Tensor
 
 from models.jagged import Jagged
+from tasks.evaluation.attributes import user_attributes
 from tasks.evaluation.measurement import translate, translation
-from tasks.longtail.columns import to_arrow
-from tasks.longtail.example_inputs import gather_inputs
-from tasks.longtail.features import FeaturePlan
-from tasks.longtail.side_tables import newest_rows
 from tasks.run_spec import RunSpec
 from tasks.serving.by_id import RecommenderById
 from tasks.serving.fallback import top_k
@@ -42,11 +38,14 @@ def foreign_top_k(
     """
     to_model = translation(item_ids, model.item_ids)
     known = len(model.item_ids)
+    user_ids = test.column("user_id").combine_chunks()
+    trained = model.recommender.bundle.trained
+    features = trained.model.user.features if trained is not None else ()
     table = model.encode(
-        test.column("user_id").combine_chunks(),
+        user_ids,
         history=_translated(test.column("history"), to_model, known),
         seen=_translated(test.column("seen"), to_model, known),
-        attributes=_attributes(spec, model, test.column("user_id").combine_chunks()),
+        attributes=user_attributes(spec, features, user_ids),
     )
     recommender = model.recommender
     indices, scores, _ = top_k(recommender, recommender.inputs(table), k)
@@ -63,22 +62,3 @@ def _translated(
     lengths = np.bincount(rows.row_ids().numpy()[kept], minlength=len(rows))
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values[kept].astype(np.int32)))
-
-
-def _attributes(spec: RunSpec, model: RecommenderById, user_ids: pa.Array) -> dict[str, pa.Array]:
-    """Raw values of the user attributes that the model reads, as the examples take them."""
-    trained = model.recommender.bundle.trained
-    tables = spec.config.tables
-    plans = [
-        FeaturePlan(f.name, f.table, f.kind == "list", "attribute", f.name)
-        for f in (trained.model.user.features if trained is not None else ())
-        if f.kind != "history" and f.table in tables and tables[f.table].dataset == "users"
-    ]
-    if not plans:
-        return {}
-    newest = newest_rows(spec.lake(), "users", gather_inputs(spec).users_before, "user_id", plans)
-    users = pl.DataFrame({"user_id": pl.from_arrow(user_ids)}).cast(
-        {"user_id": newest.schema["user_id"]}
-    )
-    joined = to_arrow(users.join(newest, on="user_id", how="left", maintain_order="left"))
-    return {plan.name: joined.column(plan.column).combine_chunks() for plan in plans}

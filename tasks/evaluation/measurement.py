@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from models.jagged import Jagged
-from models.metrics import SLICES, Floats, per_user_metrics, slice_metrics, summarise
+from models.metrics import SLICES, per_user_metrics, slice_metrics, summarise
 
 FREQUENCY_EDGES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """Lower edges of the bins of an item's train count, for recall by frequency."""
@@ -78,35 +78,6 @@ def measure(model: str, indices: Tensor, tests: TestSet, ks: Sequence[int]) -> p
     return pa.table(columns)
 
 
-def metrics_of(rows: pa.Table) -> dict[str, Floats]:
-    """The metrics of each user, from per-user rows of one model.
-
-    Returns:
-        Arrays `[U]`: `recall_at_k`, `ndcg_at_k`, `mrr_at_k`, and recall on a part of the targets
-        or users as `recall_at_k/<part>` with the parts head, torso, tail, new (items) and
-        `new_users`; NaN for users that a part does not apply to.
-    """
-    metrics: dict[str, Floats] = {}
-    for name in rows.column_names:
-        if name.startswith(("recall_at_", "ndcg_at_", "mrr_at_")):
-            metrics[name] = _floats(rows, name)
-    fresh = rows.column("train_count").to_numpy() == 0
-    for name in [n for n in metrics if n.startswith("recall_at_")]:
-        k = name.removeprefix("recall_at_")
-        for part in SLICES:
-            hits, wanted = _floats(rows, f"hits_at_{k}_{part}"), _floats(rows, f"targets_{part}")
-            recall = np.full(len(hits), np.nan)
-            np.divide(hits, wanted, out=recall, where=wanted > 0)
-            metrics[f"{name}/{part}"] = recall
-        metrics[f"{name}/new_users"] = np.where(fresh, metrics[name], np.nan)
-    return metrics
-
-
-def aggregates(rows: pa.Table) -> dict[str, float]:
-    """Mean of each metric over the users that it applies to; without those that apply to none."""
-    return {name: mean for name, mean in summarise(metrics_of(rows)).items() if np.isfinite(mean)}
-
-
 def coverage(indices: Tensor, num_items: int, ks: Sequence[int]) -> dict[str, float]:
     """Share of the corpus that is recommended to anybody, `coverage_at_k` for each cut-off.
 
@@ -117,9 +88,10 @@ def coverage(indices: Tensor, num_items: int, ks: Sequence[int]) -> dict[str, fl
     """
     shares = {}
     for k in ks:
-        top = indices[:, :k]
-        shown = torch.unique(top[(top >= 0) & (top < num_items)]).numel()
-        shares[f"coverage_at_{k}"] = shown / max(num_items, 1)
+        # One place more at the end for everything that does not count, -1 included.
+        shown = torch.zeros(num_items + 1, dtype=torch.bool)
+        shown[indices[:, :k].clamp(max=num_items)] = True
+        shares[f"coverage_at_{k}"] = int(shown[:num_items].sum()) / max(num_items, 1)
     return shares
 
 
@@ -159,11 +131,6 @@ def recall_by_frequency(indices: Tensor, tests: TestSet, k: int) -> list[dict[st
     ]
 
 
-def rows_of(rows: pa.Table, model: str) -> pa.Table:
-    """Per-user rows of one model out of the rows of several."""
-    return rows.filter(pc.equal(rows.column("model"), model))
-
-
 def translation(source: pa.Array, target: pa.Array) -> npt.NDArray[np.int64]:
     """Index in the target of every element of the source.
 
@@ -186,7 +153,3 @@ def translation(source: pa.Array, target: pa.Array) -> npt.NDArray[np.int64]:
 def translate(indices: Tensor, mapping: npt.NDArray[np.int64]) -> Tensor:
     """Indices in another corpus, by a mapping from `translation`; -1 stays -1."""
     return torch.from_numpy(np.append(mapping, -1))[indices]
-
-
-def _floats(rows: pa.Table, name: str) -> Floats:
-    return np.asarray(rows.column(name).to_numpy(), dtype=np.float64)

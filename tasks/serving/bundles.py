@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tasks.config import PipelineConfig
 from tasks.lake import Lake, Published
 from tasks.run_spec import ModelReference, RunSpec
 
@@ -51,8 +50,3 @@ def champion_folder(spec: RunSpec, champion: ModelReference) -> Iterator[Path]:
 
     with registry.local_copy(spec.config, champion.version) as model:
         yield bundle_in(model)
-
-
-def table_sources(config: PipelineConfig) -> dict[str, str]:
-    """Raw column behind each embedding table."""
-    return {name: table.source for name, table in config.tables.items()}

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from models.bundle import Recommender
+from models.bundle import Bundle, Recommender
 from models.config import FeatureSettings
 from models.corpus import FULL_USER_TABLE
 from tasks.config import VocabularySettings
@@ -57,20 +57,18 @@ class RecommenderById:
 
     Args:
         folder: Local folder of the bundle.
-        sources: Raw column behind each embedding table, `data set.column`, by table.
         verify: Whether every file's digest is checked.
 
     Raises:
         BundleError: The bundle is incomplete, damaged or mixed from several models.
     """
 
-    def __init__(
-        self, folder: str | Path, sources: Mapping[str, str], *, verify: bool = True
-    ) -> None:
+    def __init__(self, folder: str | Path, *, verify: bool = True) -> None:
         self.recommender = Recommender.load(folder, verify=verify)
         self._folder = Path(folder)
-        self._sources = dict(sources)
-        self._vocabularies: dict[str, Vocabulary] = {}
+        policies = self.recommender.bundle.policies
+        self._sources = {name: str(policy.get("source", "")) for name, policy in policies.items()}
+        self._encoders: dict[str, Encoder] = {}
 
     @cached_property
     def item_ids(self) -> pa.Array:
@@ -89,6 +87,7 @@ class RecommenderById:
         k: int = 10,
         *,
         history: Sequence[RawId] | None = None,
+        attributes: Mapping[str, RawId | Sequence[RawId] | None] | None = None,
         exclude_seen: bool = True,
     ) -> Answer:
         """The best items for a user.
@@ -97,6 +96,7 @@ class RecommenderById:
             user_id: The user, if there is one.
             k: Items wanted.
             history: The user's last items, oldest first; replaces what the bundle knows.
+            attributes: Attributes of the user by feature; replace what the bundle knows.
             exclude_seen: Whether items that the user has taken are left out.
         """
         row = None if user_id is None else self.row_of(user_id)
@@ -108,6 +108,7 @@ class RecommenderById:
             pa.array([user_id], self.user_ids.type if user_id is None else None),
             history=None if known is None else [known],
             seen=[sorted(seen)],
+            attributes={name: pa.array([value]) for name, value in (attributes or {}).items()},
         )
         inputs = self.recommender.inputs(table)
         indices, scores, popular = top_k(self.recommender, inputs, k, exclude_seen=exclude_seen)
@@ -163,14 +164,10 @@ class RecommenderById:
 
     def owns_row(self, source: str, ids: pa.Array) -> list[bool] | None:
         """Whether each ID owns a row of the table with this source; None without such a table."""
-        names = [
-            name
-            for name, of_table in self._sources.items()
-            if of_table == source and name in self.recommender.bundle.policies
-        ]
+        names = [name for name, of_table in self._sources.items() if of_table == source]
         if not names:
             return None
-        found = _positions(ids, _owners(self._vocabulary(names[0])))
+        found = _positions(ids, _owners(self._encoder(names[0])))
         return (found >= 0).tolist()
 
     @property
@@ -220,28 +217,38 @@ class RecommenderById:
 
     def _encoded(self, table: str, values: pa.Array) -> pa.Array:
         """Codes of IDs, or of lists of IDs, by the bundle's vocabulary of a table."""
-        vocabulary = self._vocabulary(table)
-        known = _owners(vocabulary).type
+        encoder = self._encoder(table)
+        known = _owners(encoder).type
         listed = pa.types.is_list(values.type)
         wanted = pa.list_(known) if listed else known
         if values.type != wanted:
             values = values.cast(wanted) if listed else _cast(values, wanted)
         ids = pl.Series(pl.from_arrow(values))
-        return Encoder(vocabulary, table).code_lists(ids, listed=listed).to_arrow()
+        return encoder.code_lists(ids, listed=listed).to_arrow()
 
-    def _vocabulary(self, table: str) -> Vocabulary:
-        if table not in self._vocabularies:
+    def _encoder(self, table: str) -> Encoder:
+        if table not in self._encoders:
             policy = self.recommender.bundle.policies[table]["policy"]
             rows = pq.ParquetFile(self._folder / "vocabulary" / f"{table}.parquet").read()
-            self._vocabularies[table] = Vocabulary(
-                VocabularySettings.model_validate(policy), from_arrow(rows)
-            )
-        return self._vocabularies[table]
+            vocabulary = Vocabulary(VocabularySettings.model_validate(policy), from_arrow(rows))
+            self._encoders[table] = Encoder(vocabulary, table)
+        return self._encoders[table]
 
 
-def _owners(vocabulary: Vocabulary) -> pa.Array:
+def attributes_of(bundle: Bundle) -> dict[str, FeatureSettings]:
+    """Features of a bundle's user tower that are attributes of the users, by name."""
+    features = bundle.trained.model.user.features if bundle.trained is not None else ()
+    return {
+        f.name: f
+        for f in features
+        if f.kind != "history"
+        and str(bundle.policies.get(f.table, {}).get("source", "")).startswith("users.")
+    }
+
+
+def _owners(encoder: Encoder) -> pa.Array:
     """IDs that own a row."""
-    return vocabulary.table["id"].to_arrow(compat_level=pl.CompatLevel.oldest())
+    return encoder.vocabulary.table["id"].to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
 def _positions(ids: pa.Array, known: pa.Array) -> npt.NDArray[np.int64]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from models import popularity, retrieval
 from models.batch import UserInputs, integers
 from models.bundle import Recommender
+from models.jagged import Jagged
+
+_USER_BLOCK = 4096
 
 
 def top_k(
@@ -29,24 +31,71 @@ def top_k(
         fewer items are left; and whether a user's answer is from popularity, bool `[U]`, with
         train counts for scores.
     """
-    indices, scores = recommender.top_k(users, k, exclude_seen=exclude_seen)
     unknown = ~_known(recommender, users)
-    if recommender.bundle.trained is None:
-        return indices, scores, torch.ones_like(unknown)
-    if bool(unknown.any()):
-        rows = unknown.nonzero()[:, 0]
-        seen = users.seen.select(rows) if exclude_seen and users.seen is not None else None
-        counts = popularity.item_vectors(integers(recommender.corpus, "train_count"))
-        everybody = popularity.user_vectors(len(rows))
-        indices[rows], scores[rows] = retrieval.top_k(everybody, counts, k, seen)
+    indices, scores = torch.empty(len(users), k, dtype=torch.int64), torch.empty(len(users), k)
+    counts = integers(recommender.corpus, "train_count")
+    for rows, popular in ((unknown.nonzero()[:, 0], True), ((~unknown).nonzero()[:, 0], False)):
+        if not len(rows):
+            continue
+        some = users if len(rows) == len(users) else _select(users, rows)
+        seen = some.seen if exclude_seen else None
+        if popular:
+            indices[rows], scores[rows] = most_popular(counts, len(rows), k, seen)
+        else:
+            indices[rows], scores[rows] = recommender.top_k(some, k, exclude_seen=exclude_seen)
     return indices, scores, unknown
 
 
+def most_popular(
+    train_count: Tensor, users: int, k: int, seen: Jagged | None
+) -> tuple[Tensor, Tensor]:
+    """The `k` items with the most train interactions that a user has not seen.
+
+    The corpus is ordered by train count, so nothing is scored: the first items that are left
+    are the best, equal counts in the order of the corpus.
+
+    Args:
+        train_count: Train interactions of each item, descending, int64 `[I]`.
+        users: Number of users.
+        k: Items wanted.
+        seen: Items to leave out, one row for each user.
+
+    Returns:
+        Indices int64 `[U, k]` and train counts float32 `[U, k]`; -1 and -inf where fewer are left.
+    """
+    items = len(train_count)
+    indices = torch.full((users, k), -1, dtype=torch.int64)
+    scores = torch.full((users, k), -torch.inf)
+    for start in range(0, users, _USER_BLOCK):
+        stop = min(start + _USER_BLOCK, users)
+        hidden = None if seen is None else seen.slice(start, stop)
+        most = 0 if hidden is None or not len(hidden.values) else int(hidden.lengths.max())
+        width = min(items, k + most)
+        left = torch.ones(stop - start, width, dtype=torch.bool)
+        if hidden is not None:
+            inside = hidden.values < width
+            left[hidden.row_ids()[inside], hidden.values[inside]] = False
+        place = left.cumsum(1) - 1
+        rows, columns = (left & (place < k)).nonzero(as_tuple=True)
+        indices[start + rows, place[rows, columns]] = columns
+        scores[start + rows, place[rows, columns]] = train_count[columns].float()
+    return indices, scores
+
+
+def _select(users: UserInputs, rows: Tensor) -> UserInputs:
+    return UserInputs(
+        users.user[rows],
+        {name: codes.select(rows) for name, codes in users.features.items()},
+        users.history.select(rows),
+        None if users.seen is None else users.seen.select(rows),
+    )
+
+
 def _known(recommender: Recommender, users: UserInputs) -> Tensor:
-    """Users that were trained on, or have a history or an attribute; bool `[U]`."""
+    """Users that the model knows: trained on, or with a history or an attribute; bool `[U]`."""
     known = (users.user >= 0) | (users.history.lengths > 0)
     if recommender.bundle.trained is None:
-        return known
+        return torch.zeros_like(known)
     policies = recommender.bundle.policies
     for feature in recommender.bundle.trained.model.user.features:
         # The user's ID always has a code, be it a tail bucket; an attribute has one when given.

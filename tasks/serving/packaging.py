@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -16,8 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from models.bundle import CORPUS, USERS
+from models.bundle import CORPUS, USERS, read_bundle
+from models.config import FeatureSettings
 from tasks.errors import TrackingError
+from tasks.serving.by_id import attributes_of
 from tasks.version import PROJECT_ROOT
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ _REQUIREMENTS = (
 )
 
 
-def save_model(target: Path, bundle: Path, sources: Mapping[str, str]) -> None:
+def save_model(target: Path, bundle: Path) -> None:
     """Writes a folder in MLflow's model format.
 
     The modules that it is made of travel with it, so the model answers with the code that it was
@@ -47,7 +49,6 @@ def save_model(target: Path, bundle: Path, sources: Mapping[str, str]) -> None:
     Args:
         target: New folder; a folder beside it, `<name>-code`, is left behind.
         bundle: Folder of the bundle; it is copied.
-        sources: Raw column behind each embedding table.
     """
     script = Path(__file__).with_name("pyfunc_model.py")
     code = target.with_name(f"{target.name}-code")
@@ -61,7 +62,6 @@ def save_model(target: Path, bundle: Path, sources: Mapping[str, str]) -> None:
             python_model=str(script),
             artifacts={"bundle": str(bundle)},
             code_paths=[str(path) for path in sorted(code.iterdir())],
-            model_config={"sources": dict(sources)},
             signature=signature(bundle),
             input_example=_example(bundle),
             pip_requirements=[f"{name}=={_public(version(name))}" for name in _REQUIREMENTS],
@@ -139,6 +139,11 @@ def signature(bundle: Path) -> ModelSignature:
         integer = pa.types.is_integer(pq.read_schema(file).field(column).type)
         return DataType.long if integer else DataType.string
 
+    def attribute(name: str, f: FeatureSettings) -> ColSpec:
+        table = f"vocabulary/{f.table}.parquet"
+        kind = mlflow_type(bundle / table, "id")
+        return ColSpec(Array(kind) if f.kind == "list" else kind, name, required=False)
+
     item = mlflow_type(bundle / CORPUS, "item_id")
     users = bundle / USERS
     user = mlflow_type(users, "user_id") if users.exists() else DataType.string
@@ -147,6 +152,7 @@ def signature(bundle: Path) -> ModelSignature:
             [
                 ColSpec(user, "user_id", required=False),
                 ColSpec(Array(item), "history", required=False),
+                *(attribute(name, f) for name, f in attributes_of(read_bundle(bundle)).items()),
             ]
         ),
         outputs=Schema(

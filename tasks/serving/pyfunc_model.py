@@ -1,6 +1,7 @@
 """The MLflow model: raw IDs in, items and scores out. MLflow runs this file when it loads it.
 
-Columns of the input: `user_id`, or `history` (the user's last items, oldest first), or both.
+Columns of the input: `user_id`, or `history` (the user's last items, oldest first), or both, and
+the user's attributes where the model reads any.
 Columns of the answer: `item_id` and `score` (lists, best first) and `origin` (`user`, `history`
 or `popularity`: what the answer was made from). Params: `k`, `exclude_seen`.
 """
@@ -14,7 +15,7 @@ import mlflow
 import pandas as pd
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
-from tasks.serving.by_id import RecommenderById
+from tasks.serving.by_id import RecommenderById, attributes_of
 
 
 class TailtowerModel(PythonModel):
@@ -22,7 +23,8 @@ class TailtowerModel(PythonModel):
 
     def load_context(self, context: PythonModelContext) -> None:
         """Opens the bundle; its digests are checked."""
-        self._model = RecommenderById(context.artifacts["bundle"], context.model_config["sources"])
+        self._model = RecommenderById(context.artifacts["bundle"])
+        self._attributes = tuple(attributes_of(self._model.recommender.bundle))
 
     def predict(
         self,
@@ -37,6 +39,7 @@ class TailtowerModel(PythonModel):
                 _value(row, "user_id"),
                 int(settings.get("k", 10)),
                 history=_value(row, "history"),
+                attributes=self._given(row),
                 exclude_seen=bool(settings.get("exclude_seen", True)),
             )
             for row in model_input.to_dict("records")
@@ -48,6 +51,11 @@ class TailtowerModel(PythonModel):
                 "origin": [answer.origin for answer in answers],
             }
         )
+
+    def _given(self, row: Mapping[Hashable, Any]) -> dict[str, Any]:
+        """Attributes that the request has; for the others the bundle's knowledge stands."""
+        values = {name: _value(row, name) for name in self._attributes}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 def _value(row: Mapping[Hashable, Any], name: str) -> Any:

@@ -37,7 +37,7 @@ DATA_STEPS = ("await_partition", "validate", "count", "vocabulary", "examples")
 
 
 def make_config(lake: Path, uri: str, **changes: Any) -> PipelineConfig:
-    """Two tables, a history, popularity as the only baseline."""
+    """IDs, a history and two user attributes; popularity as the only baseline."""
     body: dict[str, Any] = {
         "name": "tiny",
         "lake": str(lake),
@@ -54,6 +54,12 @@ def make_config(lake: Path, uri: str, **changes: Any) -> PipelineConfig:
                 "dim": 8,
                 "vocabulary": {"min_count": 6, "tail_buckets": 8, "hashes": 2},
             },
+            "country": {"source": "users.country", "dim": 4, "vocabulary": {"min_count": 1}},
+            "interest": {
+                "source": "users.interests",
+                "dim": 4,
+                "vocabulary": {"min_count": 3, "tail_buckets": 2},
+            },
         },
         "model": {
             "dim": 8,
@@ -61,6 +67,8 @@ def make_config(lake: Path, uri: str, **changes: Any) -> PipelineConfig:
                 "features": [
                     {"name": "uid", "table": "user"},
                     {"name": "history", "table": "item", "kind": "history", "max_length": 5},
+                    {"name": "country", "table": "country"},
+                    {"name": "interests", "table": "interest", "kind": "list"},
                 ],
                 "hidden": [],
             },
@@ -102,6 +110,7 @@ def write_raw_days(lake: Path, days: int, *, users: int = 30, items: int = 40) -
         )
         pq.write_table(table, folder / "part-0.parquet")
         (folder / "_SUCCESS").touch()
+    _write_users(lake, days, users)
     folder = lake / f"raw/items/dt={FIRST_DAY}"
     folder.mkdir(parents=True)
     ids = [f"i{i:02d}" for i in range(items)]
@@ -109,6 +118,35 @@ def write_raw_days(lake: Path, days: int, *, users: int = 30, items: int = 40) -
         pa.table({"item_id": ids, "title": [f"Title {i}" for i in ids]}), folder / "part-0.parquet"
     )
     (folder / "_SUCCESS").touch()
+
+
+def _write_users(lake: Path, days: int, users: int) -> None:
+    """Attributes of most users from the day they appear; some have none, some change theirs."""
+    for number in range(days):
+        day = FIRST_DAY + timedelta(days=number)
+        known = range(users) if number == 0 else range(users + 3 * number - 3, users + 3 * number)
+        rows = [
+            {
+                "user_id": f"u{u:02d}",
+                "country": None if u % 5 == 0 else "abc"[u % 3],
+                "interests": None if u % 7 == 0 else [f"t{u % 4}", f"t{u % 6}"],
+            }
+            for u in (*known, number + 1)
+            if u % 11 or number == 0
+        ]
+        schema = pa.schema(
+            [
+                ("user_id", pa.string()),
+                ("country", pa.string()),
+                ("interests", pa.list_(pa.string())),
+            ]
+        )
+        for row in rows[-1:]:
+            row["country"] = "abc"[number % 3]
+        folder = lake / f"raw/users/dt={day}"
+        folder.mkdir(parents=True)
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / "part-0.parquet")
+        (folder / "_SUCCESS").touch()
 
 
 def run_data_steps(config: PipelineConfig, day: date, *, force: bool = False) -> RunSpec:

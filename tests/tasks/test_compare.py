@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from models.bootstrap import paired_bootstrap
 from tasks.errors import ConfigError
 from tasks.evaluation.across_runs import compare_across
-from tasks.evaluation.measurement import metrics_of, rows_of
+from tasks.evaluation.per_user import metrics_of, rows_of
 from tasks.evaluation.stored import read_comparison, read_per_user
 from tasks.evaluation.stored_runs import NamedModel, find_model, newest_run
 from tasks.tracking import client
@@ -23,17 +23,24 @@ from tests.tasks.small_runs import TwoDays, rerun
 def test_differences_come_from_the_rows_of_the_same_users(two_days: TwoDays) -> None:
     spec = two_days.second
     rows = read_per_user(spec.lake(), spec.output("evaluate", "evaluation"))
-    ours = metrics_of(rows_of(rows, "candidate"))["recall_at_5/tail"]
-    theirs = metrics_of(rows_of(rows, "champion"))["recall_at_5/tail"]
-    expected = paired_bootstrap(ours, theirs, samples=200, confidence=0.95)
-    found = read_comparison(spec).differences["champion"]["recall_at_5/tail"]
-    assert (found.difference, found.lower, found.upper, found.users) == (
-        expected.difference,
-        expected.lower,
-        expected.upper,
-        expected.users,
+    ours, theirs = (metrics_of(rows_of(rows, name)) for name in ("candidate", "champion"))
+    found = read_comparison(spec).differences["champion"]
+    # Everybody has a recall: the same resamples as for one metric alone.
+    expected = paired_bootstrap(
+        ours["recall_at_5"], theirs["recall_at_5"], samples=200, confidence=0.95
     )
-    assert found.difference == pytest.approx(np.nanmean(ours) - np.nanmean(theirs))
+    overall = found["recall_at_5"]
+    assert (overall.lower, overall.upper) == pytest.approx((expected.lower, expected.upper))
+    assert (overall.difference, overall.users) == pytest.approx(
+        (expected.difference, expected.users)
+    )
+    # Not everybody has a target in the tail.
+    tail = found["recall_at_5/tail"]
+    applies = np.isfinite(ours["recall_at_5/tail"])
+    assert tail.users == applies.sum() < overall.users
+    assert tail.difference == pytest.approx(
+        np.nanmean(ours["recall_at_5/tail"]) - np.nanmean(theirs["recall_at_5/tail"])
+    )
 
 
 def test_mlflow_shows_the_same_numbers_under_the_same_names_every_day(two_days: TwoDays) -> None:

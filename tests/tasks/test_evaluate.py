@@ -11,11 +11,11 @@ import torch
 from models.bundle import Recommender
 from tasks.errors import ConfigError, DataError
 from tasks.evaluation.foreign_model import foreign_top_k
-from tasks.evaluation.measurement import aggregates, rows_of
+from tasks.evaluation.per_user import aggregates, rows_of
 from tasks.evaluation.stored import SAMPLES, read_per_user
 from tasks.gate import same_answer
 from tasks.run_spec import RunSpec
-from tasks.serving.bundles import bundle_folder, table_sources, trained_model
+from tasks.serving.bundles import bundle_folder, trained_model
 from tasks.serving.by_id import RecommenderById
 from tasks.serving.fallback import top_k
 from tests.tasks.small_runs import TwoDays, rerun
@@ -47,7 +47,8 @@ def test_recall_equals_a_computation_by_hand(two_days: TwoDays) -> None:
     counts = model.corpus.column("train_count").to_numpy()
     recalls = []
     for row, user in enumerate(test.to_pylist()):
-        ranked = scores[row] if user["user"] >= 0 or user["history"] else counts.astype(float)
+        known = user["user"] >= 0 or user["history"] or any(user["country"] + user["interests"])
+        ranked = scores[row] if known else counts.astype(float)
         ranked = ranked.copy()
         ranked[user["seen"]] = -np.inf
         best = np.argsort(-ranked, kind="stable")[:5]
@@ -95,7 +96,7 @@ def test_a_model_measured_by_raw_ids_answers_as_by_codes(two_days: TwoDays) -> N
     """This run's own model through the champion's path: the same answers to the last bit."""
     spec = two_days.second
     test = _test_users(spec)
-    model = RecommenderById(_folder(spec), table_sources(spec.config))
+    model = RecommenderById(_folder(spec))
     indices, scores = foreign_top_k(spec, model, test, _item_ids(spec), 5)
     direct = Recommender.load(_folder(spec))
     wanted, wanted_scores, _ = top_k(direct, direct.inputs(test), 5)
@@ -105,7 +106,7 @@ def test_a_model_measured_by_raw_ids_answers_as_by_codes(two_days: TwoDays) -> N
 
 def test_the_champion_recommends_nothing_that_it_does_not_know(two_days: TwoDays) -> None:
     spec = two_days.second
-    champion = RecommenderById(_folder(two_days.first), table_sources(spec.config))
+    champion = RecommenderById(_folder(two_days.first))
     item_ids = _item_ids(spec)
     known = set(champion.item_ids.to_pylist())
     new = set(item_ids.to_pylist()) - known
@@ -119,7 +120,7 @@ def test_the_champion_recommends_nothing_that_it_does_not_know(two_days: TwoDays
 
 def test_the_champion_does_not_recommend_what_today_counts_as_seen(two_days: TwoDays) -> None:
     spec = two_days.second
-    champion = RecommenderById(_folder(two_days.first), table_sources(spec.config))
+    champion = RecommenderById(_folder(two_days.first))
     test = _test_users(spec)
     indices, _ = foreign_top_k(spec, champion, test, _item_ids(spec), 5)
     for row, seen in enumerate(test.column("seen").to_pylist()):
@@ -130,7 +131,7 @@ def test_samples_hold_what_was_recommended(two_days: TwoDays) -> None:
     spec = two_days.second
     evaluation = spec.output("evaluate", "evaluation")
     samples = rows_of(spec.lake().read_table(evaluation.file(SAMPLES)), "candidate").to_pylist()
-    model = RecommenderById(_folder(spec), table_sources(spec.config))
+    model = RecommenderById(_folder(spec))
     assert len(samples) == min(64, len(_test_users(spec)))
     for sample in samples[:10]:
         answer = model.answer(sample["user_id"], 5)

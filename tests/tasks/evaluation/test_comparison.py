@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from models.bootstrap import paired_bootstrap
 from tasks.errors import ConfigError
 from tasks.evaluation.comparison import (
     ModelComparison,
@@ -34,6 +35,36 @@ def test_a_metric_that_applies_to_nobody_is_left_out() -> None:
     values = {"recall_at_5/new": np.array([np.nan, np.nan])}
     assert paired_differences(values, values, ["recall_at_5/new"], **OPTIONS) == {}
     assert unpaired_differences(values, values, ["recall_at_5/new"], **OPTIONS) == {}
+
+
+def test_all_metrics_share_the_resamples_of_the_users() -> None:
+    """Against a loop over the resamples, in the order in which they are drawn."""
+    rng = np.random.default_rng(3)
+    full, part = rng.normal(0.1, 1, 40), rng.normal(0, 1, 40)
+    part[rng.random(40) < 0.6] = np.nan
+    zero = np.zeros(40)
+    found = paired_differences(
+        {"recall_at_5": full, "recall_at_5/tail": part},
+        {"recall_at_5": zero, "recall_at_5/tail": zero},
+        ["recall_at_5", "recall_at_5/tail"],
+        samples=300,
+        confidence=0.9,
+        seed=5,
+    )
+    draws = np.random.default_rng(5).integers(0, 40, (300, 40))
+    for name, values in (("recall_at_5", full), ("recall_at_5/tail", part)):
+        means = np.array([np.nanmean(values[draw]) for draw in draws])
+        got = found[name]
+        assert got.difference == pytest.approx(np.nanmean(values))
+        expected = np.quantile(means, [0.05, 0.95])
+        assert (got.lower, got.upper) == pytest.approx(tuple(expected))
+        smaller = min((means <= 0).sum(), (means >= 0).sum())
+        assert got.p_value == pytest.approx(min(1.0, 2 * (smaller + 1) / 301))
+    alone = paired_bootstrap(full, zero, samples=300, confidence=0.9, seed=5)
+    got = found["recall_at_5"]
+    assert (got.lower, got.upper, got.p_value) == pytest.approx(
+        (alone.lower, alone.upper, alone.p_value)
+    )
 
 
 def test_pairing_narrows_the_interval_where_users_agree() -> None:

@@ -13,16 +13,14 @@ import torch
 from models.jagged import Jagged
 from tasks.evaluation.measurement import (
     TestSet,
-    aggregates,
     coverage,
     measure,
-    metrics_of,
     recall_by_frequency,
     recall_curve,
-    rows_of,
     translate,
     translation,
 )
+from tasks.evaluation.per_user import aggregates, metrics_of, rows_of
 
 
 @pytest.fixture

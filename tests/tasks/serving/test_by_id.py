@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+import torch
 
-from tasks.serving.bundles import bundle_folder, table_sources, trained_model
+from models import popularity, retrieval
+from models.jagged import Jagged
+from tasks.serving.bundles import bundle_folder, trained_model
 from tasks.serving.by_id import RecommenderById, _positions
+from tasks.serving.fallback import most_popular
 from tests.tasks.small_runs import TwoDays
 
 
@@ -14,7 +18,7 @@ from tests.tasks.small_runs import TwoDays
 def model(two_days: TwoDays) -> RecommenderById:
     spec = two_days.second
     folder = bundle_folder(spec.lake(), trained_model(spec, "candidate"))
-    return RecommenderById(folder, table_sources(spec.config))
+    return RecommenderById(folder)
 
 
 def test_every_known_user_is_encoded_as_in_the_examples(model: RecommenderById) -> None:
@@ -72,3 +76,26 @@ def test_batches_and_single_users_agree(model: RecommenderById) -> None:
 )
 def test_positions(asked: pa.Array, known: pa.Array, expected: list[int]) -> None:
     assert _positions(asked, known).tolist() == expected
+
+
+def test_most_popular_is_the_first_unseen_of_the_corpus() -> None:
+    counts = torch.tensor([9, 9, 5, 1, 0])
+    seen = Jagged.from_lists([[0, 2], [], [0, 1, 2, 3, 4], [4]])
+    indices, scores = most_popular(counts, 4, 3, seen)
+    assert indices.tolist() == [[1, 3, 4], [0, 1, 2], [-1, -1, -1], [0, 1, 2]]
+    assert scores[0].tolist() == [9.0, 1.0, 0.0]
+    assert scores[2].tolist() == [float("-inf")] * 3
+    everything, _ = most_popular(counts, 1, 10, None)
+    assert everything.tolist() == [[0, 1, 2, 3, 4, -1, -1, -1, -1, -1]]
+
+
+def test_most_popular_agrees_with_retrieval() -> None:
+    generator = torch.Generator().manual_seed(0)
+    counts = torch.randint(0, 30, (200,), generator=generator).sort(descending=True).values
+    seen = Jagged.from_lists(
+        [torch.randperm(200, generator=generator)[: n % 60].tolist() for n in range(90)]
+    )
+    found = most_popular(counts, 90, 7, seen)
+    wanted = retrieval.top_k(popularity.user_vectors(90), popularity.item_vectors(counts), 7, seen)
+    assert torch.equal(found[0], wanted[0])
+    assert torch.equal(found[1], wanted[1])

@@ -14,8 +14,10 @@ from pathlib import Path
 import httpx
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from models.bundle import write_bundle
 from tasks.evaluation.stored import SAMPLES
 from tasks.gate import same_answer
 from tasks.serving.packaging import bundle_in, imported_by, quiet_pyfunc, signature
@@ -81,17 +83,36 @@ def test_a_frame_of_users_and_histories_is_answered_row_by_row(two_days: TwoDays
 
 
 def test_the_signature_has_the_types_of_the_ids(two_days: TwoDays, tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
-
     with local_copy(two_days.config, "2") as folder:
-        described = signature(bundle_in(folder)).to_dict()
-    assert "string" in described["inputs"]
-    assert '"k"' in described["params"]
-    pq.write_table(pa.table({"item_id": [1]}), tmp_path / "corpus.parquet")
-    pq.write_table(pa.table({"user_id": [1]}), tmp_path / "users.parquet")
-    integers = json.loads(signature(tmp_path).to_dict()["inputs"])
-    assert [column["name"] for column in integers] == ["user_id", "history"]
-    assert integers[0]["type"] == "long"
+        described = signature(bundle_in(folder))
+    assert {spec.name: str(spec.type) for spec in described.inputs.inputs} == {
+        "user_id": "DataType.string",
+        "history": "Array(string)",
+        "country": "DataType.string",
+        "interests": "Array(string)",
+    }
+    assert [param.name for param in described.params.params] == ["k", "exclude_seen"]
+    seen = pa.array([[]], pa.list_(pa.int32()))
+    corpus, users = tmp_path / "items.parquet", tmp_path / "users.parquet"
+    pq.write_table(pa.table({"item_id": [7], "train_count": [1]}), corpus)
+    pq.write_table(pa.table({"user_id": [5], "user": [0], "seen": seen}), users)
+    bundle = tmp_path / "bundle"
+    write_bundle(
+        bundle,
+        kind="popularity",
+        weights_dir=None,
+        corpus_file=str(corpus),
+        users_file=str(users),
+    )
+    integers = {spec.name: str(spec.type) for spec in signature(bundle).inputs.inputs}
+    assert integers == {"user_id": "DataType.long", "history": "Array(long)"}
+
+
+def test_an_unknown_user_with_attributes_is_answered_by_the_model(two_days: TwoDays) -> None:
+    asked = pd.DataFrame({"user_id": ["new", "new"], "country": ["a", None]})
+    with local_copy(two_days.config, "2") as folder, quiet_pyfunc() as pyfunc:
+        answers = pyfunc.load_model(str(folder)).predict(asked)
+    assert answers["origin"].tolist() == ["user", "popularity"]
 
 
 @pytest.mark.slow
