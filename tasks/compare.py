@@ -19,6 +19,7 @@ from tasks.evaluation.per_user import metrics_of, rows_of
 from tasks.evaluation.stored import COMPARISON, read_per_user, summary
 from tasks.lake import Lake, Output, Published
 from tasks.run_spec import RunSpec, StepResult
+from tasks.tracking.pages import compare_page
 from tasks.tracking.runs import parent_of
 from tasks.vocabulary import PICTURES
 
@@ -60,10 +61,18 @@ def run(spec: RunSpec) -> StepResult:
             "format": _FORMAT,
         },
     )
-    result = StepResult.of("compare", {"comparison": published}, **_facts(published))
+    links = comparison_links(spec)
+    result = StepResult.of("compare", {"comparison": published}, links=links, **_facts(published))
     comparison = ModelComparison.model_validate_json(lake.read_text(published.file(COMPARISON)))
     _log(spec, lake, published, comparison)
     return result
+
+
+def comparison_links(spec: RunSpec) -> dict[str, str]:
+    """Address of the page that shows this run's models side by side, if there is such a page."""
+    runs = [spec.require(f"train.{role}").facts["mlflow_run_id"] for role in spec.config.roles]
+    page = compare_page(spec.config, runs)
+    return {"comparison": page} if page is not None else {}
 
 
 def compare_models(spec: RunSpec, lake: Lake, evaluation: Published) -> ModelComparison:

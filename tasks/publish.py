@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks import tracking
+from tasks.compare import comparison_links
 from tasks.errors import LakeError
 from tasks.evaluation.per_user import rows_of
 from tasks.evaluation.stored import SAMPLES
@@ -41,6 +42,7 @@ def run(spec: RunSpec) -> StepResult:
         "run_id": spec.run_id,
         "version": gate["version"],
         "day": spec.day.isoformat(),
+        "links": comparison_links(spec),
     }
     if gate["promoted"]:
         candidate = trained_model(spec, "candidate")
