@@ -11,7 +11,7 @@ import polars as pl
 from tasks.errors import DataError, LakeError
 from tasks.lake import Lake
 from tasks.longtail.hash_index import HashIndex
-from tasks.longtail.id_hash import hash_ids, tail_buckets
+from tasks.longtail.id_hash import tail_buckets
 from tasks.longtail.lists import ListColumn
 from tasks.longtail.vocabulary_table import Vocabulary, read_vocabulary
 
@@ -31,8 +31,7 @@ class Encoder:
         self.vocabulary = vocabulary
         self._name = name
         table = vocabulary.table
-        hashes = hash_ids(table["id"], vocabulary.policy.seed).to_numpy()
-        self._own_rows = HashIndex(table["id"], table["row"].to_numpy(), hashes)
+        self._own_rows = HashIndex(table["id"], table["row"].to_numpy())
 
     @property
     def hashes(self) -> int:
@@ -53,33 +52,26 @@ class Encoder:
             LakeError: A code lies outside the table.
         """
         policy = self.vocabulary.policy
-        codes = np.zeros((len(ids), policy.hashes), dtype=np.int32)
         if ids.null_count() == len(ids):
-            return codes
+            return np.zeros((len(ids), policy.hashes), dtype=np.int32)
         self._check_type(ids)
-        # One hash finds the own row and, where there is none, the first bucket.
-        hashes = hash_ids(ids, policy.seed).fill_null(0).to_numpy()
-        own = self._own_rows.values(ids, hashes)
-        buckets = (hashes % np.uint64(policy.tail_buckets)).astype(np.int32) + 1
-        codes[:, 0] = np.where(own < 0, buckets, own)
-        if policy.hashes == 2:
-            in_tail = np.flatnonzero(own < 0)
-            codes[in_tail, 1] = self._second_buckets(ids[in_tail])
-        if ids.null_count():
-            codes[ids.is_null().to_numpy()] = 0
+        own = self._own_rows.values(ids)
+        in_tail = np.flatnonzero(own < 0)
+        codes = own.reshape(-1, 1)
+        if policy.hashes > 1:
+            codes = np.zeros((len(ids), policy.hashes), dtype=np.int32)
+            codes[:, 0] = own
+        placed = tail_buckets(
+            ids[in_tail], buckets=policy.tail_buckets, hashes=policy.hashes, seed=policy.seed
+        )
+        for number, bucket in enumerate(placed):
+            codes[in_tail, number] = bucket.fill_null(0).to_numpy()
         if not (codes.min() >= 0 and codes.max() < self.vocabulary.rows):
             raise LakeError(
                 f"a code of table '{self._name}' lies outside its {self.vocabulary.rows} rows",
                 fix="remove the vocabulary's folder and run the step again",
             )
         return codes
-
-    def _second_buckets(self, ids: pl.Series) -> npt.NDArray[np.int32]:
-        policy = self.vocabulary.policy
-        placed = tail_buckets(
-            ids, buckets=policy.tail_buckets, hashes=policy.hashes, seed=policy.seed
-        )
-        return placed[1].fill_null(0).to_numpy()
 
     def _check_type(self, ids: pl.Series) -> None:
         known = self._own_rows.dtype

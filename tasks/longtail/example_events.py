@@ -16,7 +16,6 @@ import polars as pl
 from tasks.lake import Lake
 from tasks.longtail.exchange import Scratch, read_part_frame
 from tasks.longtail.hash_index import HashIndex
-from tasks.longtail.id_hash import PARTITION_SEED, hash_ids
 from tasks.longtail.lists import Int32s, Int64s
 
 
@@ -36,7 +35,7 @@ class CorpusIndex:
 
     def items(self, ids: pl.Series) -> Int32s:
         """Corpus index of each item ID; -1 for an item outside the corpus."""
-        return self.index.values(ids, hash_ids(ids, PARTITION_SEED).to_numpy())
+        return self.index.values(ids)
 
 
 @lru_cache(maxsize=1)
@@ -51,7 +50,7 @@ def corpus_index(scratch: Scratch, path: str) -> CorpusIndex:
     ids = frame["item_id"]
     numbers = np.arange(frame.height, dtype=np.int32)
     return CorpusIndex(
-        index=HashIndex(ids, numbers, hash_ids(ids, PARTITION_SEED).to_numpy()),
+        index=HashIndex(ids, numbers),
         id_rank=frame["id_rank"].to_numpy().astype(np.int32),
         train_count=frame["train_count"].to_numpy().astype(np.int64),
     )
@@ -102,7 +101,8 @@ def train_events(
     """
     events = read_part_frame(lake, paths, part)
     user_ids = events["user_id"].unique().sort()
-    users = _numbers(events["user_id"], user_ids)
+    numbers = HashIndex(user_ids, np.arange(len(user_ids), dtype=np.int32))
+    users = numbers.values(events["user_id"]).astype(np.int64)
     items = corpus.items(events["item_id"])
     assert not items.size or items.min() >= 0
     timestamps = events["timestamp"].to_numpy()
@@ -122,13 +122,6 @@ def train_events(
         timestamps=timestamps[order],
         columns=last.drop("id_rank")[order],
     )
-
-
-def _numbers(ids: pl.Series, known: pl.Series) -> Int64s:
-    """Place of each ID among the distinct ones."""
-    numbers = np.arange(len(known), dtype=np.int32)
-    index = HashIndex(known, numbers, hash_ids(known, PARTITION_SEED).to_numpy())
-    return index.values(ids, hash_ids(ids, PARTITION_SEED).to_numpy()).astype(np.int64)
 
 
 def order_of(users: Int64s, timestamps: Int64s, last: pl.DataFrame) -> Int64s:

@@ -1,8 +1,8 @@
 """Looking up many IDs at once in a table that is built once and probed for ever.
 
-A join builds its hash table again for every batch; here the hashes of the known IDs are sorted
-once, and a batch is probed with a few gathers. A hit is confirmed by the ID itself, so two IDs
-with one hash cannot be confused.
+A join builds its hash table again for every batch. Here the table is built once, by open
+addressing with linear probing, and a batch is probed with a few gathers. The hash of integers is
+a bijection, so equal hashes are equal IDs; text is compared where its hash is found.
 """
 
 from __future__ import annotations
@@ -11,9 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tasks.longtail.id_hash import PARTITION_SEED, hash_ids
 from tasks.longtail.lists import Int32s, Int64s
 
 UInt64s = npt.NDArray[np.uint64]
+
+_SLOTS_PER_ID = 4
+_BLOCK = 1 << 15
+"""IDs probed at a time: what is computed for them stays in the processor's cache."""
 
 
 class HashIndex:
@@ -22,73 +27,112 @@ class HashIndex:
     Args:
         ids: Distinct IDs without nulls, `[N]`.
         values: Value of each ID, int32 `[N]`, not negative.
-        hashes: A well-mixed 64-bit hash of each ID, `[N]`.
     """
 
-    def __init__(self, ids: pl.Series, values: Int32s, hashes: UInt64s) -> None:
-        order = np.argsort(hashes)
-        self._ids = ids[order]
-        self._values = values[order]
-        self._hashes = hashes[order]
-        # A bucket is a range of the sorted hashes; with two to four buckets an ID most hold none.
-        bits = int(2 * hashes.size).bit_length()
+    def __init__(self, ids: pl.Series, values: Int32s) -> None:
+        self._ids = ids
+        self._exact = ids.dtype.is_integer()
+        # Place -1, which stands for no ID, finds the value at the end.
+        self._values = np.append(values, np.int32(-1))
+        bits = max(1, (_SLOTS_PER_ID * len(ids)).bit_length())
         self._shift = np.uint64(64 - bits)
-        held = np.bincount((self._hashes >> self._shift).astype(np.int64), minlength=1 << bits)
-        self._starts = np.zeros(held.size + 1, dtype=np.int64)
-        np.cumsum(held, out=self._starts[1:])
+        self._mask = (1 << bits) - 1
+        # Hash 0 marks an empty slot; the ID that has it, if any, is kept beside the table.
+        self._hashes = np.zeros(1 << bits, dtype=np.uint64)
+        self._places = np.full(1 << bits, -1, dtype=np.int32)
+        hashes = _mixed(_bits(ids))
+        self._insert(hashes)
+        of_zero = np.flatnonzero(hashes == 0)
+        self._of_zero = int(of_zero[0]) if of_zero.size else None
+        if self._exact:
+            # Nothing has to be confirmed: the slots hold the values themselves.
+            self._places = self._values[self._places]
+            self._of_zero = None if self._of_zero is None else int(values[self._of_zero])
 
     @property
     def dtype(self) -> pl.DataType:
         """Type of the IDs."""
         return self._ids.dtype
 
-    def values(self, ids: pl.Series, hashes: UInt64s) -> Int32s:
+    def values(self, ids: pl.Series) -> Int32s:
         """Value of each ID, int32 `[M]`; -1 where it has none.
 
         Args:
             ids: IDs of the index's type, `[M]`; nulls have no value.
-            hashes: Their hashes, anything where the ID is null.
         """
-        found = np.full(hashes.size, -1, dtype=np.int32)
-        if not self._values.size:
+        if not len(self._ids):
+            return np.full(len(ids), -1, dtype=np.int32)
+        bits = _bits(ids)
+        found = np.empty(len(ids), dtype=np.int32)
+        for first in range(0, len(ids), _BLOCK):
+            block = slice(first, first + _BLOCK)
+            found[block] = self._find(_mixed(bits[block]))
+        if ids.null_count():
+            found[ids.is_null().to_numpy()] = -1
+        if self._exact:
             return found
-        rows, places = self._equal_hashes(hashes)
-        same = self._same(ids, rows, places)
-        found[rows[same]] = self._values[places[same]]
-        missed = rows[~same]
-        if missed.size:
-            # Another ID with the same 64-bit hash, or a null: rare enough for a join.
-            found[missed] = self._joined(ids[missed])
-        return found
+        self._confirm(ids, found)
+        return self._values[found]
 
-    def _equal_hashes(self, hashes: UInt64s) -> tuple[Int64s, Int64s]:
-        """Rows of the batch that find their hash in the index, and the place of the first one."""
-        bucket = (hashes >> self._shift).astype(np.int64)
-        at, end = self._starts[bucket], self._starts[bucket + 1]
-        rows = np.flatnonzero(at < end)
-        at, end, wanted = at[rows], end[rows], hashes[rows]
-        hit_rows, hit_places = [], []
+    def _insert(self, hashes: UInt64s) -> None:
+        waiting = np.flatnonzero(hashes != 0)
+        slots = self._home(hashes[waiting])
+        while waiting.size:
+            free = self._places[slots] < 0
+            # Of several that want a slot the last one gets it.
+            self._places[slots[free]] = waiting[free]
+            placed = self._places[slots] == waiting
+            self._hashes[slots[placed]] = hashes[waiting[placed]]
+            waiting, slots = waiting[~placed], (slots[~placed] + 1) & self._mask
+
+    def _home(self, hashes: UInt64s) -> Int64s:
+        return (hashes >> self._shift).view(np.int64)
+
+    def _find(self, hashes: UInt64s) -> Int32s:
+        """What the slot of each hash holds, -1 where no slot has it."""
+        slots = self._home(hashes)
+        met = self._hashes[slots]
+        other = met != hashes
+        held = self._places[slots]
+        held |= -other.astype(np.int32)  # -1 for the others, without a branch for each
+        rows = np.flatnonzero(other & (met != 0))
+        slots = slots[rows]
         while rows.size:
-            hit = self._hashes[at] == wanted
-            hit_rows.append(rows[hit])
-            hit_places.append(at[hit])
-            at += 1
-            go_on = ~hit & (at < end)
-            rows, at, end, wanted = rows[go_on], at[go_on], end[go_on], wanted[go_on]
-        nothing = np.zeros(0, dtype=np.int64)
-        return (
-            np.concatenate(hit_rows) if hit_rows else nothing,
-            np.concatenate(hit_places) if hit_places else nothing,
-        )
+            slots = (slots + 1) & self._mask
+            met = self._hashes[slots]
+            hit = met == hashes[rows]
+            held[rows[hit]] = self._places[slots[hit]]
+            go_on = ~hit & (met != 0)
+            rows, slots = rows[go_on], slots[go_on]
+        if self._of_zero is not None:
+            held[hashes == 0] = self._of_zero
+        return held
 
-    def _same(self, ids: pl.Series, rows: Int64s, places: Int64s) -> npt.NDArray[np.bool_]:
-        if ids.dtype.is_integer() and not ids.null_count():
-            same: npt.NDArray[np.bool_] = ids.to_numpy()[rows] == self._ids.to_numpy()[places]
-            return same
-        return (ids[rows] == self._ids[places]).fill_null(False).to_numpy()
+    def _confirm(self, ids: pl.Series, places: Int32s) -> None:
+        """Puts right what has the hash of another ID."""
+        met = self._ids.gather(np.maximum(places, 0))
+        wrong = np.flatnonzero((places >= 0) & (met != ids).fill_null(False).to_numpy())
+        if wrong.size:
+            # Two texts with one 64-bit hash: so rare that a join over all of them will do.
+            known = pl.DataFrame({"id": self._ids}).with_row_index("place")
+            asked = pl.DataFrame({"id": ids[wrong]})
+            joined = asked.join(known, on="id", how="left", maintain_order="left")
+            places[wrong] = joined["place"].cast(pl.Int32).fill_null(-1).to_numpy()
 
-    def _joined(self, ids: pl.Series) -> Int32s:
-        known = pl.DataFrame({"id": self._ids, "value": self._values})
-        frame = pl.DataFrame({"id": ids})
-        joined = frame.join(known, on="id", how="left", maintain_order="left")
-        return joined["value"].fill_null(-1).to_numpy()
+
+def _bits(ids: pl.Series) -> UInt64s:
+    """64 bits of each ID, anything for a null: an integer's own, a text's hash."""
+    if ids.dtype.is_integer():
+        return ids.fill_null(0).to_numpy().view(np.uint64)
+    return hash_ids(ids, PARTITION_SEED).fill_null(0).to_numpy()
+
+
+def _mixed(x: UInt64s) -> UInt64s:
+    """Spreads bits over the whole word.
+
+    A bijection: each of its steps can be undone (SplitMix64: Steele, Lea and Flood, OOPSLA 2014).
+    """
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    return x
