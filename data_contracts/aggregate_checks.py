@@ -6,28 +6,24 @@ number of files or batches.
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
-from functools import cache
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from data_contracts import database
 from data_contracts.contract import Contract
 from data_contracts.data_files import DataFiles
 from data_contracts.footer_checks import FooterReport
 from data_contracts.partition_checks import READING, SAMPLES, Tally
 from data_contracts.result import RuleResult
 from data_contracts.rules import Bound, Rule, shown
+from data_contracts.value_counts import COUNTED
 
 if TYPE_CHECKING:
-    import duckdb
-
     from data_contracts.expectations import FrameValidation
 
 _MICROS_PER_HOUR = 3_600_000_000
@@ -51,12 +47,14 @@ class DayMeasures:
         report: The footers.
         tallies: Merged tally of each rule that reads values or footers, by the rule's key.
         trailing: Rows of the days before, for the rules that compare with them.
+        counted: Numbers of the rules about value counts, by the rule's key.
     """
 
     day: date | None
     report: FooterReport
     tallies: dict[str, Tally] = field(default_factory=dict)
     trailing: Mapping[date, int] = field(default_factory=dict)
+    counted: dict[str, float] = field(default_factory=dict)
 
 
 def duplicates(
@@ -69,51 +67,33 @@ def duplicates(
     """
     filled = [footer for footer in report.footers if footer.rows]
     found = next(data.batches(filled[0].file, key)).schema
-    # Without a zone, whose handling would ask for one more package; the instants stay the same.
-    schema = pa.schema(
-        [
-            field.with_type(pa.timestamp(field.type.unit))
-            if pa.types.is_timestamp(field.type)
-            else field
-            for field in (found.field(name) for name in key)
-        ]
-    )
+    schema = pa.schema([(name, database.storable(found.field(name).type)) for name in key])
 
     def batches() -> Iterator[pa.RecordBatch]:
         for footer in filled:
             for batch in data.batches(footer.file, key):
                 yield batch.select(schema.names).cast(schema)
 
-    quoted = ['"' + name.replace('"', '""') + '"' for name in key]
+    quoted = [database.quoted(name) for name in key]
     names = ", ".join(quoted)
     copies = "copies" + "_" * max(map(len, key))  # longer than any column of the key
     present = " AND ".join(f"{name} IS NOT NULL" for name in quoted)
-    connection = _duckdb()
-    connection.register("rows", pa.RecordBatchReader.from_batches(schema, batches()))
-    connection.execute(
-        f"CREATE OR REPLACE TEMP TABLE repeated AS SELECT {names}, count(*) AS {copies} FROM rows "
-        f"WHERE {present} GROUP BY ALL HAVING count(*) > 1"
-    )
-    connection.unregister("rows")
-    extra = connection.execute(f"SELECT coalesce(sum({copies} - 1), 0) FROM repeated").fetchone()
-    keys = connection.execute(
-        f"SELECT {names} FROM repeated ORDER BY {copies} DESC, {names} LIMIT {SAMPLES}"
-    ).fetchall()
+    with database.tables(rows=(schema, batches())) as connection:
+        connection.execute(
+            f"CREATE OR REPLACE TEMP TABLE repeated AS SELECT {names}, count(*) AS {copies} "
+            f"FROM rows WHERE {present} GROUP BY ALL HAVING count(*) > 1"
+        )
+        extra = connection.execute(
+            f"SELECT coalesce(sum({copies} - 1), 0) FROM repeated"
+        ).fetchone()
+        keys = connection.execute(
+            f"SELECT {names} FROM repeated ORDER BY {copies} DESC, {names} LIMIT {SAMPLES}"
+        ).fetchall()
     columns = [contract.is_personal((name,)) for name in key]
     samples = [
         "/".join(shown(value, personal=columns[n]) for n, value in enumerate(key)) for key in keys
     ]
     return Tally(count=int(extra[0]) if extra else 0, of=report.rows, samples=samples)
-
-
-@cache
-def _duckdb() -> duckdb.DuckDBPyConnection:
-    """The database of this process; opening one costs more than counting a small day."""
-    import duckdb
-
-    folder = tempfile.mkdtemp(prefix="tailtower-duckdb-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return duckdb.connect(config={"temp_directory": folder})
 
 
 def judge(contract: Contract, days: Sequence[DayMeasures]) -> list[tuple[RuleResult, ...]]:
@@ -176,15 +156,19 @@ def _number(rule: Rule, day: DayMeasures) -> float | None:
         if tally is None:
             return None
         if rule.measure == "staleness":
-            if tally.newest is None or day.day is None:
+            if tally.high is None or day.day is None:
                 return None
             end = datetime.combine(day.day, time(), UTC).timestamp() * 1e6 + 24 * _MICROS_PER_HOUR
-            return (end - tally.newest) / _MICROS_PER_HOUR
+            return (end - tally.high) / _MICROS_PER_HOUR
+        if rule.measure in ("smallest", "largest"):
+            return tally.low if rule.measure == "smallest" else tally.high
         if rule.bound.unit == "percent":
             return 100.0 * tally.count / tally.of if tally.of else 0.0
         return tally.count
     if rule.measure == "rows":
         return day.report.rows
+    if rule.measure in COUNTED:
+        return day.counted.get(rule.key)
     usual = _usual(rule, day)
     return None if usual is None else day.report.rows / usual
 
@@ -253,11 +237,17 @@ def _found(rule: Rule, day: DayMeasures, number: float, tally: Tally) -> str:
         "outside_day": "outside",
         "duplicates": "repeated",
         "rows": "rows",
+        "distinct": "distinct values",
+        "unseen": "unseen",
+        "tail": "in the tail",
+        "stability": "",
     }
     if rule.measure == "trailing":
         return f"{number:.3g} times: {day.report.rows:,} rows, usually {_usual(rule, day):,.0f}"
     if rule.measure == "staleness":
         return f"{number:.1f} h"
+    if rule.measure in ("smallest", "largest", "stability"):
+        return f"{number:,.6g}"
     if rule.bound.unit == "percent":
         return f"{number:.3g} % {words[rule.measure]}"
     return f"{number:,.0f} {words[rule.measure]}"

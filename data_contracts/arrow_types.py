@@ -46,6 +46,11 @@ def type_name(data_type: pa.DataType) -> str:
     )
 
 
+def is_number(name: str) -> bool:
+    """Whether a type holds numbers."""
+    return name in LOGICAL["number"]
+
+
 def is_list(data_type: pa.DataType) -> bool:
     """Whether values are lists, of any storage."""
     return bool(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import date
+from datetime import date, timedelta
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 from data_contracts.aggregate_checks import DayMeasures, duplicates, judge
 from data_contracts.contract import Contract
@@ -13,6 +17,14 @@ from data_contracts.data_files import BATCH_ROWS, DataFiles, UnreadableFileError
 from data_contracts.footer_checks import changed_since, check_footers
 from data_contracts.partition_checks import FileOfDay, Tallies, Tally, check_files
 from data_contracts.result import ContractResult, RuleResult
+from data_contracts.value_counts import (
+    COUNTED,
+    Earlier,
+    ValueCounts,
+    count_values,
+    counted_columns,
+    measure,
+)
 
 #: Runs a function on every element: `map`, or a cluster's.
 Mapper = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
@@ -27,16 +39,22 @@ class DayOfData:
         data: The files.
         digest: Digest of the partition's manifest.
         trailing: Rows of the days before.
+        earlier: Value counts of the days before, those that are not checked in the same call.
     """
 
     day: date | None
     data: DataFiles
     digest: str | None = None
     trailing: Mapping[date, int] = field(default_factory=dict)
+    earlier: Earlier = field(default_factory=dict)
 
 
 def check_days(
-    contract: Contract, days: Sequence[DayOfData], *, mapper: Mapper = map
+    contract: Contract,
+    days: Sequence[DayOfData],
+    *,
+    mapper: Mapper = map,
+    counts_folder: Path | None = None,
 ) -> list[ContractResult]:
     """Checks days against a contract; a result for each, in the same order.
 
@@ -46,6 +64,8 @@ def check_days(
         contract: The contract.
         days: The days.
         mapper: Runs the check of every file; by default one after the other in this process.
+        counts_folder: Where the value counts that rules need are left for the days after; see
+            `counts_of`.
     """
     measures = [DayMeasures(d.day, check_footers(contract, d.data), {}, d.trailing) for d in days]
     readable = [
@@ -64,8 +84,8 @@ def check_days(
                 continue
             for key, tally in tallies.items():
                 measured.tallies.setdefault(key, Tally()).merge(tally)
-    for day, measured in zip(days, measures, strict=True):
-        _finish(contract, day, measured)
+    with _folder(counts_folder) as folder:
+        _finish_days(contract, sorted(zip(days, measures, strict=True), key=_in_order), folder)
     whole = [measured for measured in measures if not measured.report.blocked]
     judged = dict(zip(map(id, whole), judge(contract, whole), strict=True))
     return [
@@ -116,8 +136,72 @@ def _unreadable(file: FileOfDay, error: UnreadableFileError) -> RuleResult:
     )
 
 
+def counts_of(folder: Path, day: date) -> dict[str, Path]:
+    """Files with the value counts of a day that `check_days` left, by column."""
+    return {unquote(path.stem): path for path in sorted((folder / str(day)).glob("*.parquet"))}
+
+
+@contextmanager
+def _folder(given: Path | None) -> Iterator[Path]:
+    if given is not None:
+        yield given
+        return
+    with tempfile.TemporaryDirectory(prefix="tailtower-counts-") as folder:
+        yield Path(folder)
+
+
+def _in_order(pair: tuple[DayOfData, DayMeasures]) -> date:
+    return pair[0].day or date.min
+
+
+def _finish_days(
+    contract: Contract, pairs: Sequence[tuple[DayOfData, DayMeasures]], folder: Path
+) -> None:
+    """Counts what needs all files of a day at once, or the days before it."""
+    columns = counted_columns(contract.rules)
+    counted: dict[date, dict[str, ValueCounts]] = {}
+    for day, measured in pairs:
+        _finish(contract, day, measured)
+        if measured.report.blocked or not measured.report.rows or not columns:
+            continue
+        counts = {
+            column: count_values(
+                day.data,
+                measured.report,
+                column,
+                folder / str(day.day) / f"{quote(column, safe='')}.parquet",
+            )
+            for column in columns
+            if column in measured.report.types
+        }
+        _judge_counts(contract, day, measured, counts, counted)
+        if day.day is not None:
+            counted[day.day] = counts
+
+
+def _judge_counts(
+    contract: Contract,
+    day: DayOfData,
+    measured: DayMeasures,
+    counts: Mapping[str, ValueCounts],
+    counted: Earlier,
+) -> None:
+    """Numbers of the rules about value counts, where there are enough days before to tell."""
+    for rule in contract.rules:
+        if rule.measure not in COUNTED or rule.column[0] not in counts:
+            continue
+        column, earlier = rule.column[0], []
+        for back in range(1, rule.settings.get("days", 0) + 1):
+            before = day.day - timedelta(days=back) if day.day else None
+            found = (counted.get(before) or day.earlier.get(before)) if before else None
+            if found and column in found:
+                earlier.append(found[column])
+        if len(earlier) >= rule.settings.get("minimumDays", 0):
+            measured.counted[rule.key] = measure(rule, counts[column], earlier)
+
+
 def _finish(contract: Contract, day: DayOfData, measured: DayMeasures) -> None:
-    """Counts what needs all files of the day at once, unless they are blocked already."""
+    """Counts duplicates, unless the files are blocked already."""
     report = measured.report
     if report.blocked:
         return

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from data_contracts import arrow_types
 from data_contracts.contract import Contract
 from data_contracts.data_files import BATCH_ROWS, DataFiles, UnreadableFileError
 from data_contracts.footer_checks import Footer
@@ -37,6 +38,8 @@ READING = (
     "not_finite",
     "outside_day",
     "staleness",
+    "smallest",
+    "largest",
 )
 
 
@@ -47,14 +50,17 @@ class Tally:
     Attributes:
         count: Rows (or list elements) that break the rule's condition.
         of: Rows (or list elements) that were looked at.
-        newest: Newest event, in microseconds since 1970; for the measure `staleness`.
+        low: Smallest value, for the measure `smallest`.
+        high: Largest value, for the measure `largest`; for `staleness` the newest event, in
+            microseconds since 1970.
         samples: Some of the values that break it.
         files: Count by file.
     """
 
     count: int = 0
     of: int = 0
-    newest: int | None = None
+    low: float | None = None
+    high: float | None = None
     samples: list[str] = field(default_factory=list)
     files: dict[str, int] = field(default_factory=dict)
 
@@ -62,8 +68,8 @@ class Tally:
         """Adds another file's tally."""
         self.count += other.count
         self.of += other.of
-        newest = [moment for moment in (self.newest, other.newest) if moment is not None]
-        self.newest = max(newest, default=None)
+        self.low = min((n for n in (self.low, other.low) if n is not None), default=None)
+        self.high = max((n for n in (self.high, other.high) if n is not None), default=None)
         self.samples = (self.samples + other.samples)[:SAMPLES]
         for name, count in other.files.items():
             self.files[name] = self.files.get(name, 0) + count
@@ -157,10 +163,10 @@ def _measure(contract: Contract, file: FileOfDay, tallies: Tallies) -> Iterator[
         for rule in reading:
             if rule.check is None:
                 column = batch.column(rule.column[0])
-                count, samples, newest = _MEASURES[rule.measure](rule, column, file.day)
+                count, samples, (low, high) = _MEASURES[rule.measure](rule, column, file.day)
                 personal = contract.is_personal(rule.column)
                 tally = _tally(footer.file.name, count, len(column), samples, personal)
-                tally.newest = newest
+                tally.low, tally.high = low, high
                 tallies[rule.key].merge(tally)
         if by_value:
             yield _Frame(by_value, batch, footer.file.name, tallies)
@@ -178,6 +184,8 @@ def _applies(rule: Rule, footer: Footer, day: date | None) -> bool:
         kind = kind[5:-1]
     if rule.measure == "text_form":
         return kind == "string"
+    if rule.measure in ("smallest", "largest"):
+        return arrow_types.is_number(kind)
     return rule.check is None or not rule.check.applies_to or kind in rule.check.applies_to
 
 
@@ -196,23 +204,25 @@ def _tally(
     )
 
 
-# Measures by Arrow: count, samples, newest event --------------------------------------------
+# Measures by Arrow: count, samples, smallest and largest value ------------------------------
 
-_Measured = tuple[int, list[Any], int | None]
+_Range = tuple[float | None, float | None]
+_Measured = tuple[int, list[Any], _Range]
+_NO_RANGE: _Range = (None, None)
 
 
 def _nulls(rule: Rule, column: pa.Array, day: date | None) -> _Measured:
-    return column.null_count, [], None
+    return column.null_count, [], _NO_RANGE
 
 
 def _null_elements(rule: Rule, column: pa.Array, day: date | None) -> _Measured:
-    return pc.list_flatten(column).null_count, [], None
+    return pc.list_flatten(column).null_count, [], _NO_RANGE
 
 
 def _text_form(rule: Rule, column: pa.Array, day: date | None) -> _Measured:
     """Texts that are not in the wanted form, which a person may not see by looking at them."""
     mask = _OTHER_FORM[rule.settings["form"]](column)
-    return _count(mask), _sample(column, mask), None
+    return _count(mask), _sample(column, mask), _NO_RANGE
 
 
 def _not_normal(form: str) -> Callable[[pa.Array], pa.Array]:
@@ -243,14 +253,14 @@ def _missing(rule: Rule, column: pa.Array, day: date | None) -> _Measured:
     texts = pc.cast(column, pa.string())
     named = pc.is_in(texts, value_set=pa.array(rule.settings["missing"], pa.string()))
     mask = pc.or_(named, pc.is_null(texts))
-    return _count(mask), _sample(column, pc.and_(mask, pc.is_valid(texts))), None
+    return _count(mask), _sample(column, pc.and_(mask, pc.is_valid(texts))), _NO_RANGE
 
 
 def _not_finite(rule: Rule, column: pa.Array, day: date | None) -> _Measured:
     if not pa.types.is_floating(column.type):
-        return 0, [], None
+        return 0, [], _NO_RANGE
     mask = pc.invert(pc.is_finite(column))
-    return _count(mask), _sample(column, mask), None
+    return _count(mask), _sample(column, mask), _NO_RANGE
 
 
 def _outside_day(rule: Rule, column: pa.Array, day: date | None) -> _Measured:
@@ -264,7 +274,7 @@ def _outside_day(rule: Rule, column: pa.Array, day: date | None) -> _Measured:
     mask = _beyond(micros, start, rule.settings["skew"])
     if "until" in rule.settings:
         mask = pc.and_not(mask, _beyond(micros, start, rule.settings["until"]))
-    return _count(mask), [_moment(value) for value in _sample(micros, mask)], None
+    return _count(mask), [_moment(value) for value in _sample(micros, mask)], _NO_RANGE
 
 
 def _beyond(micros: pa.Array, start: int, seconds: int) -> pa.Array:
@@ -273,7 +283,13 @@ def _beyond(micros: pa.Array, start: int, seconds: int) -> pa.Array:
 
 
 def _staleness(rule: Rule, column: pa.Array, day: date | None) -> _Measured:
-    return 0, [], pc.max(_micros(column)).as_py()
+    return 0, [], (None, pc.max(_micros(column)).as_py())
+
+
+def _range(rule: Rule, column: pa.Array, day: date | None) -> _Measured:
+    """Smallest and largest number; NaN is neither."""
+    found = pc.min_max(column)
+    return 0, [], (found["min"].as_py(), found["max"].as_py())
 
 
 _MEASURES: dict[str, Callable[[Rule, pa.Array, date | None], _Measured]] = {
@@ -284,6 +300,8 @@ _MEASURES: dict[str, Callable[[Rule, pa.Array, date | None], _Measured]] = {
     "not_finite": _not_finite,
     "outside_day": _outside_day,
     "staleness": _staleness,
+    "smallest": _range,
+    "largest": _range,
 }
 
 

@@ -44,6 +44,22 @@ _OWN = {
     "finite": (),
     "textForm": ("unicode", "whitespace", "invisible", "case"),
     "rowsAgainstTrailingDays": ("days", "minimumDays", "minimumRows", *OPERATORS),
+    "smallestValue": tuple(OPERATORS),
+    "largestValue": tuple(OPERATORS),
+    "distinctValues": tuple(OPERATORS),
+    "unseenShare": ("days", "minimumDays", *OPERATORS),
+    "tailShare": ("days", "minimumCount", *OPERATORS),
+    "populationStability": ("days", "minimumDays", *OPERATORS),
+}
+#: Rules about one number of a column: their measure, what a person reads, the number's unit, and
+#: the settings that they have when the contract gives none.
+_NUMBERS: dict[str, tuple[Any, str, Any, dict[str, int]]] = {
+    "smallestValue": ("smallest", "smallest value", "", {}),
+    "largestValue": ("largest", "largest value", "", {}),
+    "distinctValues": ("distinct", "distinct values", "", {}),
+    "unseenShare": ("unseen", "unseen values", "percent", {"days": 7, "minimumDays": 3}),
+    "tailShare": ("tail", "share of the tail", "percent", {"days": 6, "minimumCount": 10}),
+    "populationStability": ("stability", "drift", "PSI", {"days": 7, "minimumDays": 3}),
 }
 #: Choices of `textForm`; the form that each one wants, None for any.
 _FORMS: dict[str, dict[str, str | None]] = {
@@ -236,6 +252,14 @@ def _own_rules(
         return [rule]
     if column is None:
         raise file.error(f"{name} is about one column", at, _NO_COLUMN)
+    if name in _NUMBERS:
+        measure, words, unit, numbers = _NUMBERS[name]
+        bound = _bound(file, settings, at, unit)
+        numbers = numbers | {key: settings[key] for key in numbers if key in settings}
+        names = (column.name,)
+        return [
+            Rule("", words, measure, names, str(bound), bound, severity, settings=dict(numbers))
+        ]
     if name == "finite":
         return [Rule("", "finite", "not_finite", (column.name,), "no NaN or inf", NONE, severity)]
     return _inside_day(column, settings.get("clockSkewSeconds", 0), severity)

@@ -23,6 +23,8 @@ OPERATORS = {
     "mustNotBeBetween": "not {0} to {1}",
 }
 
+_UNITS = {"percent": " %", "times": " times", "hours": " h", "PSI": " PSI"}
+
 
 @dataclass(frozen=True)
 class Bound:
@@ -30,12 +32,11 @@ class Bound:
 
     operator: str
     values: tuple[float, ...]
-    unit: Literal["rows", "percent", "times", "hours"] = "rows"
+    unit: Literal["rows", "percent", "times", "hours", "PSI", ""] = "rows"
 
     def __str__(self) -> str:
         numbers = OPERATORS[self.operator].format(*(f"{value:,g}" for value in self.values))
-        suffix = {"percent": " %", "times": " times", "hours": " h"}.get(self.unit, "")
-        return numbers + suffix
+        return numbers + _UNITS.get(self.unit, "")
 
 
 NONE = Bound("mustBe", (0,))
@@ -90,6 +91,12 @@ class Rule:
         "duplicates",
         "trailing",
         "staleness",
+        "smallest",
+        "largest",
+        "distinct",
+        "unseen",
+        "tail",
+        "stability",
     ]
     column: tuple[str, ...]
     expected: str

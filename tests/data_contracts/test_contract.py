@@ -117,7 +117,7 @@ WRONG = {
     "form that texts do not have": (
         "required: true",
         "quality:\n          - type: custom\n            engine: tailtower\n"
-        "            implementation: {rule: textForm, unicode: NFX}",
+        "            implementation: {rule: textForm, unicode: NFCC}",
         14,
         "did you mean 'NFC'",
     ),

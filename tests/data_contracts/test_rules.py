@@ -27,7 +27,7 @@ from data_contracts.type_drift import types_between_days
 from tests.data_contracts.days_of_data import BIG, MIDNIGHT, day_of, events, shipped
 
 
-def _contract(folder: Path, *properties: dict[str, Any], **schema: Any) -> Contract:
+def contract_of(folder: Path, *properties: dict[str, Any], **schema: Any) -> Contract:
     sla = schema.pop("slaProperties", None)
     content: dict[str, Any] = {
         "apiVersion": "v3.1.0",
@@ -58,7 +58,7 @@ def _quality(metric: str, **more: Any) -> dict[str, Any]:
 
 
 def test_library_metrics(tmp_path: Path) -> None:
-    contract = _contract(
+    contract = contract_of(
         tmp_path,
         {
             "name": "shop",
@@ -117,7 +117,7 @@ def test_library_metrics(tmp_path: Path) -> None:
     ],
 )
 def test_operators_on_three_rows(operator: str, value: object, kept: bool, tmp_path: Path) -> None:
-    contract = _contract(
+    contract = contract_of(
         tmp_path,
         {"name": "n", "logicalType": "integer"},
         quality=[_quality("rowCount", **{operator: value})],
@@ -127,7 +127,7 @@ def test_operators_on_three_rows(operator: str, value: object, kept: bool, tmp_p
 
 
 def test_numbers_lists_and_times(tmp_path: Path) -> None:
-    contract = _contract(
+    contract = contract_of(
         tmp_path,
         {
             "name": "n",
@@ -181,13 +181,13 @@ def test_forms_of_texts(
     rule = {"type": "custom", "engine": "tailtower", "severity": "warn"}
     column: dict[str, Any] = {"name": "shop", "logicalType": "string"}
     column |= {"quality": [rule | {"implementation": {"rule": "textForm", **form}}]}
-    found = _check(tmp_path, _contract(tmp_path, column), pa.table({"shop": texts}))
+    found = _check(tmp_path, contract_of(tmp_path, column), pa.table({"shop": texts}))
     assert sum(entry.rows for entry in found.broken) == bad
 
 
 def test_freshness_is_measured_from_the_days_end(tmp_path: Path) -> None:
     level = {"property": "freshness", "value": 6, "unit": "h", "element": "test.timestamp"}
-    contract = _contract(
+    contract = contract_of(
         tmp_path,
         {"name": "timestamp", "logicalType": "timestamp"},
         slaProperties=[level],
@@ -211,7 +211,7 @@ def test_days_that_share_a_frame_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_a_rule_looks_at_every_batch_of_a_file(tmp_path: Path) -> None:
-    contract = _contract(
+    contract = contract_of(
         tmp_path,
         {"name": "n", "logicalType": "integer", "logicalTypeOptions": {"minimum": 0}},
     )
@@ -224,12 +224,12 @@ def test_a_rule_looks_at_every_batch_of_a_file(tmp_path: Path) -> None:
 def test_ids_stay_exact_integers(tmp_path: Path) -> None:
     """Two IDs that are one float are two users, and a null beside them changes nothing."""
     users = pa.array([BIG, BIG + 1, None, BIG + 2])
-    contract = _contract(tmp_path, {"name": "user_id", "logicalType": "integer", "unique": True})
+    contract = contract_of(tmp_path, {"name": "user_id", "logicalType": "integer", "unique": True})
     assert _broken(_check(tmp_path, contract, pa.table({"user_id": users}))) == []
 
 
 def test_nulls_are_counted_without_statistics_too(tmp_path: Path) -> None:
-    contract = _contract(tmp_path, {"name": "n", "logicalType": "integer", "required": True})
+    contract = contract_of(tmp_path, {"name": "n", "logicalType": "integer", "required": True})
     day = day_of(tmp_path / "data")
     pq.write_table(
         pa.table({"n": [1, None, None]}), tmp_path / "data" / "0.parquet", write_statistics=False
