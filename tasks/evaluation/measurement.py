@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from models.jagged import Jagged
-from models.metrics import SLICES, per_user_metrics, slice_metrics, summarise
+from models.metrics import SLICES, per_user_metrics
 
 FREQUENCY_EDGES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """Lower edges of the bins of an item's train count, for recall by frequency."""
@@ -67,15 +67,28 @@ def measure(model: str, indices: Tensor, tests: TestSet, ks: Sequence[int]) -> p
     for name, values in per_user_metrics(indices, tests.targets, ks).items():
         columns[name] = values.astype(np.int32) if name.startswith("hits_") else values
     target_slice = torch.from_numpy(tests.slices.astype(np.int64))[tests.targets.values]
-    by_slice = slice_metrics(indices, tests.targets, tests.slices, ks)
     rows = tests.targets.row_ids()
+    hit = hits(indices, tests.targets)
+    # Only targets are hits, and targets are items of the corpus.
+    shown_slice = np.full(hit.shape, -1, dtype=np.int8)
+    shown_slice[hit] = tests.slices[indices.numpy()[hit]]
     for number, name in enumerate(SLICES):
         wanted = torch.bincount(rows[target_slice == number], minlength=len(tests)).numpy()
         columns[f"targets_{name}"] = wanted.astype(np.int32)
+        found = shown_slice == number
         for k in ks:
-            recall = np.nan_to_num(by_slice[f"recall_at_{k}_{name}"])
-            columns[f"hits_at_{k}_{name}"] = np.rint(recall * wanted).astype(np.int32)
+            columns[f"hits_at_{k}_{name}"] = found[:, :k].sum(1, dtype=np.int32)
     return pa.table(columns)
+
+
+def hits(indices: Tensor, targets: Jagged) -> npt.NDArray[np.bool_]:
+    """Whether each recommendation is a target of its user, bool `[U, K]`."""
+    shown = indices.numpy()
+    size = max(int(shown.max(initial=0)), int(targets.values.max())) + 1
+    users = np.arange(len(shown), dtype=np.int64)[:, None]
+    wanted = targets.row_ids().numpy() * size + targets.values.numpy()
+    found: npt.NDArray[np.bool_] = np.isin(users * size + shown, wanted) & (shown >= 0)
+    return found
 
 
 def coverage(indices: Tensor, num_items: int, ks: Sequence[int]) -> dict[str, float]:
@@ -101,9 +114,8 @@ def recall_curve(indices: Tensor, targets: Jagged) -> dict[int, float]:
     cuts = [k for k in (1, 2, 3, 5, 7, 10, 15, 20, 30, 40, 50, 70, 100, 150, 200) if k <= width]
     if width not in cuts:
         cuts.append(width)
-    metrics = per_user_metrics(indices, targets, cuts)
-    means = summarise({str(k): metrics[f"recall_at_{k}"] for k in cuts})
-    return {k: means[str(k)] for k in cuts}
+    found = hits(indices, targets).cumsum(1) / targets.lengths.numpy()[:, None]
+    return {k: float(found[:, k - 1].mean()) for k in cuts}
 
 
 def recall_by_frequency(indices: Tensor, tests: TestSet, k: int) -> list[dict[str, int]]:
@@ -115,19 +127,13 @@ def recall_by_frequency(indices: Tensor, tests: TestSet, k: int) -> list[dict[st
     """
     edges = np.asarray(FREQUENCY_EDGES)
     bin_of_item = np.searchsorted(edges, tests.item_train_count, side="right") - 1
-    targets = tests.targets
-    size = max(len(tests.item_train_count), int(indices.max()) + 1 if indices.numel() else 0, 1)
-    shown = indices[:, :k].numpy()
-    users = np.arange(len(shown), dtype=np.int64)[:, None]
-    wanted = targets.row_ids().numpy() * size + targets.values.numpy()
-    hit = np.isin(wanted, (users * size + shown)[shown >= 0])
-    bins = bin_of_item[targets.values.numpy()]
+    hit = hits(indices, tests.targets)[:, :k]
     items = np.bincount(bin_of_item, minlength=len(edges))
-    totals = np.bincount(bins, minlength=len(edges))
-    hits = np.bincount(bins[hit], minlength=len(edges))
+    totals = np.bincount(bin_of_item[tests.targets.values.numpy()], minlength=len(edges))
+    found = np.bincount(bin_of_item[indices[:, :k].numpy()[hit]], minlength=len(edges))
     return [
         {"from": int(edges[n]), "items": int(items[n]), "targets": int(totals[n]), "hits": int(h)}
-        for n, h in enumerate(hits)
+        for n, h in enumerate(found)
     ]
 
 
