@@ -6,6 +6,7 @@ from typing import Any
 
 from tasks.lake import Output, Published
 from tasks.longtail.example_inputs import ExampleInputs, gather_inputs
+from tasks.longtail.storage import storage_errors
 from tasks.run_spec import RunSpec, StepResult
 
 
@@ -21,9 +22,11 @@ def run(spec: RunSpec) -> StepResult:
         DataError: A column that a feature needs is missing or of the wrong kind, or a training
             event happened on a test day.
         ClusterError: The Dask cluster failed.
+        LakeError: The lake cannot be written, or files changed while they were read.
     """
     inputs = gather_inputs(spec)
-    published = _build(spec, inputs)
+    with storage_errors(spec.lake()):
+        published = _build(spec, inputs)
     meta = published.manifest.meta
     facts = {name: meta[name] for name in _FACTS}
     return StepResult.of("examples", {"examples": published}, **facts)

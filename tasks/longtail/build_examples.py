@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-import polars as pl
-import pyarrow as pa
-
-from models.alias_table import build_alias_table
 from tasks.config import DaskSettings
 from tasks.errors import DataError
 from tasks.lake import Output
 from tasks.longtail.cluster import Runner, open_runner
-from tasks.longtail.columns import array_of, to_arrow
-from tasks.longtail.encoding import encoder_of
+from tasks.longtail.event_file import EventFile
 from tasks.longtail.events import Role, SplitTask, StatsTask, check_types, item_stats, split_file
+from tasks.longtail.example_corpus import CorpusTask, write_corpus
 from tasks.longtail.example_inputs import ExampleInputs
 from tasks.longtail.example_parts import PartResult, PartTask, build_part
 from tasks.longtail.example_shards import JoinTask, join_parts, shards_for
 from tasks.longtail.example_users import split_users
-from tasks.longtail.exchange import Scratch, read_part_frame, scratch_folder, write_parts
+from tasks.longtail.exchange import Scratch, scratch_folder
 from tasks.longtail.id_hash import parts_for
-from tasks.longtail.item_corpus import build_corpus, corpus_table, negative_weights
-from tasks.longtail.side_tables import newest_rows
 
-PART_BYTES = 1 << 30
-"""About how much the examples of one part of the users take in memory."""
-_ROW_BYTES = 64
+PART_BYTES = 1 << 28
+"""About how much memory the building of one part of the users takes."""
+_ROW_BYTES = 192
+"""Memory of one train row while its part is built, as measured; lists are made shard by shard."""
+SPLIT_ROWS = 1 << 22
+"""Rows of a raw file that one task splits."""
 
 
 def build_examples(output: Output, inputs: ExampleInputs, dask: DaskSettings) -> dict[str, Any]:
@@ -45,7 +44,7 @@ def build_examples(output: Output, inputs: ExampleInputs, dask: DaskSettings) ->
         DataError: The input cannot be used.
     """
     lake = output.lake
-    parts = parts_for(inputs.rows * (_ROW_BYTES + 4 * inputs.history_length), PART_BYTES)
+    parts = parts_for(inputs.rows * _ROW_BYTES, PART_BYTES)
     with scratch_folder(lake) as scratch, open_runner(dask, inputs.bytes) as runner:
         train, test, dropped = _split(runner, scratch, inputs, parts)
         users_table = split_users(runner, scratch, inputs, parts)
@@ -58,8 +57,16 @@ def build_examples(output: Output, inputs: ExampleInputs, dask: DaskSettings) ->
                 where=f"{lake.url}/raw/interactions",
                 fix="check the columns user_id, item_id and timestamp",
             )
-        stats = [read_part_frame(lake, [task.target], 0) for task in stats_tasks]
-        corpus = _write_corpus(output, scratch, inputs, stats, users)
+        corpus = CorpusTask(
+            scratch=scratch,
+            stats=tuple(task.target for task in stats_tasks),
+            items=inputs.items,
+            features=inputs.item_features,
+            vocabularies=inputs.vocabularies,
+            users=users,
+            output=output.path,
+        )
+        [num_items] = runner.map("build the corpus", write_corpus, [corpus])
         shards = shards_for(rows)
         tasks = []
         first_row = first_user = 0
@@ -71,7 +78,7 @@ def build_examples(output: Output, inputs: ExampleInputs, dask: DaskSettings) ->
                     parts=parts,
                     train_events=train,
                     test_events=test,
-                    corpus=scratch.file("corpus"),
+                    corpus=corpus.index,
                     features=inputs.user_features,
                     vocabularies=inputs.vocabularies,
                     users=tuple(users_table),
@@ -89,7 +96,7 @@ def build_examples(output: Output, inputs: ExampleInputs, dask: DaskSettings) ->
         _join(runner, output, tasks, shards)
     return {
         "num_users": users,
-        "num_items": corpus.height,
+        "num_items": num_items,
         "train_rows": rows,
         "shards": shards,
         "parts": parts,
@@ -108,48 +115,31 @@ def _split(
     context = tuple(
         sorted({plan.column for plan in inputs.user_features if plan.source == "context"})
     )
-    by_role: dict[Role, tuple[str, ...]] = {"train": inputs.train, "test": inputs.test}
+    by_role: dict[Role, tuple[EventFile, ...]] = {"train": inputs.train, "test": inputs.test}
+    # Only a local file can be read from its middle.
+    step = SPLIT_ROWS if scratch.lake().is_local else sys.maxsize
     tasks = [
-        SplitTask(scratch, path, role, number, parts, context, inputs.cut_us)
-        for role, paths in by_role.items()
-        for number, path in enumerate(paths)
+        SplitTask(
+            scratch=scratch,
+            file=file,
+            first_row=first,
+            rows=min(step, file.rows - first),
+            role=role,
+            number=0,
+            parts=parts,
+            context=context,
+            cut_us=inputs.cut_us,
+        )
+        for role, files in by_role.items()
+        for file in files
+        for first in range(0, max(1, file.rows), step)
     ]
+    tasks = [replace(task, number=number) for number, task in enumerate(tasks)]
     results = runner.map("split events by user", split_file, tasks)
     check_types(results, scratch.url)
     train = tuple(task.target for task in tasks if task.role == "train")
     test = tuple(task.target for task in tasks if task.role == "test")
     return train, test, sum(result.dropped for result in results)
-
-
-def _write_corpus(
-    output: Output,
-    scratch: Scratch,
-    inputs: ExampleInputs,
-    stats: Sequence[pl.DataFrame],
-    users: int,
-) -> pl.DataFrame:
-    """Writes the corpus, its index for the workers and the tables of negatives."""
-    lake = output.lake
-    features = inputs.item_features
-    items = None
-    if inputs.items or any(plan.source == "attribute" for plan in features):
-        items = newest_rows(lake, "items", inputs.items, "item_id", features, title=True)
-    corpus = build_corpus(stats, items)
-    encoders = {
-        plan.table: encoder_of(lake.url, inputs.vocabularies[plan.table], plan.table)
-        for plan in features
-    }
-    output.write_table("items/part-0.parquet", corpus_table(corpus, features, encoders))
-    table = to_arrow(corpus.select("item_id", "id_rank", "train_count"))
-    write_parts(lake, scratch.file("corpus"), 1, lambda _: table)
-    for name, weights in negative_weights(corpus, users).items():
-        alias = build_alias_table(weights)
-        columns = {"prob": alias.prob, "alias": alias.alias, "log_q": alias.log_q}
-        output.write_table(
-            f"negatives/{name}.parquet",
-            pa.table({key: array_of(value) for key, value in columns.items()}),
-        )
-    return corpus
 
 
 def _join(runner: Runner, output: Output, tasks: Sequence[PartTask], shards: int) -> None:

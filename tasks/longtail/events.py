@@ -7,22 +7,29 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from tasks.errors import DataError
-from tasks.longtail.columns import collect, id_field, read_schema, scan, to_arrow
-from tasks.longtail.exchange import Scratch, read_part_frame, write_parts, write_split
+from tasks.errors import DataError, LakeError
+from tasks.lake import Lake
+from tasks.longtail.columns import collect, from_arrow, id_field, read_schema, scan, to_arrow
+from tasks.longtail.event_file import EventFile
+from tasks.longtail.exchange import Scratch, read_part, write_parts, write_split
+from tasks.longtail.hash_index import numbered
 
 Role = Literal["train", "test"]
+_NULL = "Null"
 
 
 @dataclass(frozen=True)
 class SplitTask:
-    """Splitting of one file of interactions."""
+    """Splitting of one stretch of a file of interactions."""
 
     scratch: Scratch
-    path: str
+    file: EventFile
+    first_row: int
+    rows: int
     role: Role
     number: int
     parts: int
@@ -39,36 +46,40 @@ class SplitTask:
 
 @dataclass(frozen=True)
 class SplitResult:
-    """What a file held."""
+    """What a stretch held."""
 
     path: str
     rows: int
     dropped: int
     """Events without a user, an item or a time."""
     types: tuple[tuple[str, str], ...]
-    """Type of each ID column."""
+    """Type of each ID column; `Null` where the file has Arrow's null type."""
 
 
 def split_file(task: SplitTask) -> SplitResult:
-    """Splits a file's events by the hash of the user, so that each user lies in one part.
+    """Splits events by the hash of the user, so that each user lies in one part.
 
     Raises:
         DataError: A column is missing or of the wrong type, or a training event happened on or
             after the first test day.
+        LakeError: The file is not the one that was delivered.
     """
     lake = task.scratch.lake()
-    metadata = read_schema(lake, task.path)
+    path = task.file.path
+    metadata = read_schema(lake, path)
     schema = metadata.schema.to_arrow_schema()
-    where = f"{lake.url}/{task.path}"
+    where = f"{lake.url}/{path}"
+    if metadata.num_rows != task.file.rows:
+        raise LakeError(
+            f"the file holds {metadata.num_rows} rows, but its manifest says {task.file.rows}",
+            where=where,
+            fix="deliver the day again, with a manifest of the files that are there",
+        )
     ids = ("user_id", "item_id", *task.context)
     types = {}
     picked = []
     for column in ids:
-        dtype, listed = id_field(schema, column, where)
-        if listed:
-            raise DataError(
-                f"column '{column}' holds lists", where=where, fix="deliver one ID a row"
-            )
+        dtype = _id_type(schema, column, where)
         types[column] = str(dtype)
         picked.append(pl.col(column).cast(dtype))
     picked.append(_timestamp(schema, where))
@@ -79,21 +90,33 @@ def split_file(task: SplitTask) -> SplitResult:
     else:
         picked.append(pl.lit(1.0, pl.Float32).alias("weight"))
     query = (
-        scan(lake, task.path, columns)
+        scan(lake, path, columns)
+        .slice(task.first_row, task.rows)
         .select(picked)
         .drop_nulls(["user_id", "item_id", "timestamp"])
     )
-    frame = collect(lake, task.path, [query])[0]
+    frame = collect(lake, path, [query])[0]
     if task.role == "train":
         _check_cut(frame, task.cut_us, where)
     write_split(lake, task.target, frame, "user_id", task.parts)
-    dropped = metadata.num_rows - frame.height
-    return SplitResult(task.path, frame.height, dropped, tuple(sorted(types.items())))
+    return SplitResult(path, frame.height, task.rows - frame.height, tuple(sorted(types.items())))
+
+
+def _id_type(schema: pa.Schema, column: str, where: str) -> pl.DataType:
+    index = schema.get_field_index(column)
+    if index >= 0 and pa.types.is_null(schema.field(index).type):
+        return pl.Null()  # the column holds nothing, in this file
+    dtype, listed = id_field(schema, column, where)
+    if listed:
+        raise DataError(f"column '{column}' holds lists", where=where, fix="deliver one ID a row")
+    return dtype
 
 
 def _timestamp(schema: pa.Schema, where: str) -> pl.Expr:
     index = schema.get_field_index("timestamp")
     found = schema.field(index).type if index >= 0 else None
+    if found is not None and pa.types.is_null(found):
+        return pl.lit(None, pl.Int64).alias("timestamp")
     if found is None or not pa.types.is_timestamp(found):
         raise DataError(
             f"column 'timestamp' is {found or 'missing'}, not a time",
@@ -121,14 +144,23 @@ def check_types(results: Sequence[SplitResult], url: str) -> None:
     Raises:
         DataError: They do not.
     """
+    known: dict[str, str] = {}
     for result in results:
-        if result.types != results[0].types:
-            raise DataError(
-                f"the types of the IDs are {dict(result.types)}, before they were "
-                f"{dict(results[0].types)}",
-                where=f"{url}/{result.path}",
-                fix="deliver all days with one type",
-            )
+        found = {name: kind for name, kind in result.types if kind != _NULL}
+        for name, kind in found.items():
+            if known.setdefault(name, kind) != kind:
+                raise DataError(
+                    f"column '{name}' is {kind}, before it was {known[name]}",
+                    where=f"{url}/{result.path}",
+                    fix="deliver all days with one type",
+                )
+
+
+def read_events(lake: Lake, paths: Sequence[str], part: int) -> pl.DataFrame:
+    """One part of the split events of all files, in the order of the files."""
+    frames = [from_arrow(read_part(lake, [path], part)) for path in paths]
+    # Relaxed: a file whose column has Arrow's null type takes the type of the others.
+    return pl.concat(frames, how="vertical_relaxed")
 
 
 @dataclass(frozen=True)
@@ -152,11 +184,18 @@ def item_stats(task: StatsTask) -> tuple[int, int]:
         Train events and train users of the part.
     """
     lake = task.scratch.lake()
-    events = read_part_frame(lake, task.events, task.part)
-    stats = events.group_by("item_id").agg(
-        pl.len().cast(pl.Int64).alias("train_count"),
-        pl.col("user_id").n_unique().cast(pl.Int64).alias("train_users"),
+    events = read_events(lake, task.events, task.part)
+    users, user_of = numbered(events["user_id"])
+    items, item_of = numbered(events["item_id"])
+    pairs = np.sort((item_of.astype(np.int64) << 32) | user_of)
+    touched = pairs[np.append(True, pairs[1:] != pairs[:-1])] if pairs.size else pairs
+    stats = pl.DataFrame(
+        {
+            "item_id": items,
+            "train_count": np.bincount(item_of, minlength=len(items)).astype(np.int64),
+            "train_users": np.bincount(touched >> 32, minlength=len(items)).astype(np.int64),
+        }
     )
-    table = to_arrow(stats.sort("item_id"))
+    table = to_arrow(stats)
     write_parts(lake, task.target, 1, lambda _: table)
-    return events.height, events["user_id"].n_unique()
+    return events.height, len(users)

@@ -14,8 +14,9 @@ import numpy as np
 import polars as pl
 
 from tasks.lake import Lake
+from tasks.longtail.events import read_events
 from tasks.longtail.exchange import Scratch, read_part_frame
-from tasks.longtail.hash_index import HashIndex
+from tasks.longtail.hash_index import HashIndex, numbered
 from tasks.longtail.lists import Int32s, Int64s
 
 
@@ -99,10 +100,9 @@ def train_events(
         corpus: The corpus; it holds the item of every train event.
         context: Columns that features read from the event.
     """
-    events = read_part_frame(lake, paths, part)
-    user_ids = events["user_id"].unique().sort()
-    numbers = HashIndex(user_ids, np.arange(len(user_ids), dtype=np.int32))
-    users = numbers.values(events["user_id"]).astype(np.int64)
+    events = read_events(lake, paths, part)
+    user_ids, numbers = numbered(events["user_id"])
+    users = numbers.astype(np.int64)
     items = corpus.items(events["item_id"])
     assert not items.size or items.min() >= 0
     timestamps = events["timestamp"].to_numpy()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from tasks.errors import UpstreamError
 from tasks.lake import Lake, Published
 from tasks.longtail.count_plan import first_test_day
+from tasks.longtail.event_file import EventFile
 from tasks.longtail.features import FeaturePlan, item_features, user_features
 from tasks.run_spec import RunSpec
 
@@ -36,8 +37,8 @@ class ExampleInputs:
         settings: Settings that shape the examples.
     """
 
-    train: tuple[str, ...]
-    test: tuple[str, ...]
+    train: tuple[EventFile, ...]
+    test: tuple[EventFile, ...]
     items: tuple[str, ...]
     users_before: tuple[str, ...]
     users_until: tuple[str, ...]
@@ -80,8 +81,8 @@ def gather_inputs(spec: RunSpec) -> ExampleInputs:
     seed = spec.config.training.seed
     read = [interactions[day] for day in (*spec.train_days, *spec.test_days)]
     return ExampleInputs(
-        train=_files({day: interactions[day] for day in spec.train_days}),
-        test=_files({day: interactions[day] for day in spec.test_days}),
+        train=_event_files(interactions[day] for day in spec.train_days),
+        test=_event_files(interactions[day] for day in spec.test_days),
         items=_files(raw["items"]),
         users_before=_files(before),
         users_until=_files(raw["users"]),
@@ -117,6 +118,15 @@ def _partition(lake: Lake, dataset: str, day: str) -> Published:
             fix="deliver it again, or resolve the run again",
         )
     return found
+
+
+def _event_files(days: Iterable[Published]) -> tuple[EventFile, ...]:
+    return tuple(
+        EventFile(f"{found.path}/{entry.path}", entry.rows)
+        for found in days
+        for entry in sorted(found.manifest.files, key=lambda entry: entry.path)
+        if entry.rows is not None
+    )
 
 
 def _files(partitions: Mapping[date, Published]) -> tuple[str, ...]:

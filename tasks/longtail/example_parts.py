@@ -18,6 +18,7 @@ from tasks.errors import DataError
 from tasks.lake import Lake
 from tasks.longtail.columns import array_of, to_arrow
 from tasks.longtail.encoding import encoder_of
+from tasks.longtail.events import read_events
 from tasks.longtail.example_events import CorpusIndex, TrainEvents, corpus_index, train_events
 from tasks.longtail.exchange import Scratch, read_part_frame, write_parts
 from tasks.longtail.features import FeaturePlan
@@ -203,7 +204,7 @@ def _write_test(
     seen: ListColumn,
     final: ListColumn,
 ) -> PartResult:
-    events = read_part_frame(lake, task.test_events, task.part)
+    events = read_events(lake, task.test_events, task.part)
     user_ids = events["user_id"].unique().sort()
     known = pl.DataFrame({"user_id": train.user_ids}).with_row_index("known")
     users = pl.DataFrame({"user_id": user_ids}).with_row_index("test_user")

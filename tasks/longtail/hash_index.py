@@ -120,6 +120,17 @@ class HashIndex:
             places[wrong] = joined["place"].cast(pl.Int32).fill_null(-1).to_numpy()
 
 
+def numbered(ids: pl.Series) -> tuple[pl.Series, Int32s]:
+    """The distinct IDs, ascending, and the place of each ID among them, int32 `[M]`.
+
+    Args:
+        ids: IDs without nulls, `[M]`.
+    """
+    known = ids.unique().sort()
+    index = HashIndex(known, np.arange(len(known), dtype=np.int32))
+    return known, index.values(ids)
+
+
 def _bits(ids: pl.Series) -> UInt64s:
     """64 bits of each ID, anything for a null: an integer's own, a text's hash."""
     if ids.dtype.is_integer():

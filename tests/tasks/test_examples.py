@@ -1,6 +1,7 @@
 """The examples step: against a loop over the log; no leak; the same whoever does the work."""
 
 import os
+import random
 from pathlib import Path
 from typing import Any
 
@@ -255,7 +256,7 @@ def test_files_their_order_and_parts_change_no_row(tmp_path, monkeypatch):
     run_steps(first)
     run_steps(second)
     assert digests(first) == digests(second)
-    monkeypatch.setattr(build_examples, "PART_BYTES", 10_000)
+    monkeypatch.setattr(build_examples, "PART_BYTES", 25_000)
     third = World(tmp_path / "parts").spec()
     run_steps(third)
     assert third.output("examples", "examples").manifest.meta["parts"] == 4
@@ -276,7 +277,7 @@ def test_files_their_order_and_parts_change_no_row(tmp_path, monkeypatch):
 @pytest.mark.integration
 @pytest.mark.timeout(300)
 def test_this_process_and_two_dask_workers_write_the_same_bytes(tmp_path, monkeypatch):
-    monkeypatch.setattr(build_examples, "PART_BYTES", 10_000)
+    monkeypatch.setattr(build_examples, "PART_BYTES", 25_000)
     found = []
     for workers in (0, 2):
         spec = World(tmp_path / str(workers)).spec(dask={"workers": max(workers, 1)})
@@ -423,3 +424,76 @@ def test_two_test_days_are_tested_together_and_neither_is_trained_on(tmp_path):
     assert v["targets"] == []
     path = spec.require("vocabulary").outputs["item"]
     assert path.startswith(f"vocabulary/item/dt={day_of(2)}/")
+
+
+def test_a_file_without_any_id_has_no_type_of_its_own(tmp_path):
+    """A writer that saw only nulls leaves Arrow's null type behind."""
+    lost = pa.table(
+        {
+            "user_id": pa.nulls(2),
+            "item_id": pa.nulls(2),
+            "timestamp": pa.nulls(2),
+            "device": pa.nulls(2),
+        }
+    )
+    known = events([("u", "i", at(1)), ("u", "j", at(1, 5))], device=pa.array(["web", None]))
+    late = events([("u", "i", at(2))], device=pa.nulls(1))
+    write_partition(tmp_path, "interactions", 1, {"a.parquet": lost, "b.parquet": known})
+    write_partition(tmp_path, "interactions", 2, late)
+    features = [*MODEL["user"]["features"], {"name": "device", "table": "device"}]
+    device = {"source": "interactions.device", "vocabulary": {"min_count": 1, "tail_buckets": 2}}
+    spec = spec_of(
+        tmp_path,
+        2,
+        tables={**TABLES, "device": device},
+        model={"user": {"features": features}, "item": MODEL["item"]},
+    )
+    assert run_steps(spec).facts["dropped_rows"] == 2
+    assert sorted(outputs(spec)["train"]["device"].to_pylist()) == [[0], [3]]
+
+
+def test_a_file_is_split_in_stretches_without_a_trace(tmp_path, monkeypatch):
+    whole = World(tmp_path / "whole").spec()
+    run_steps(whole)
+    monkeypatch.setattr(build_examples, "SPLIT_ROWS", 7)
+    pieces = World(tmp_path / "pieces").spec()
+    run_steps(pieces)
+    assert digests(whole) == digests(pieces)
+
+
+def test_a_hot_user_has_all_its_histories_and_fills_no_shard(tmp_path):
+    """One user has a tenth of all events."""
+    rng = random.Random(3)
+    rows = {
+        number: [
+            (f"u{rng.randrange(400)}" if n % 10 else "hot", f"i{rng.randrange(90)}", at(number, n))
+            for n in range(2000)
+        ]
+        for number in (1, 2)
+    }
+    for number, day in rows.items():
+        write_partition(tmp_path, "interactions", number, events(day))
+    spec = spec_of(tmp_path, 2)
+    run_steps(spec)
+    expected = reference(rows[1], rows[2], [], 4)
+    tables = outputs(spec)
+    corpus = tables["items"]["item_id"].to_pylist()
+    names = tables["users"]["user_id"].to_pylist()
+    train = tables["train"].to_pydict()
+    found = [
+        (item, past)
+        for user, item, past in zip(train["user"], train["item"], train["history"], strict=True)
+        if names[user] == "hot"
+    ]
+    assert sorted((corpus[i], tuple(corpus[p] for p in past)) for i, past in found) == sorted(
+        (item, past) for user, item, _, past in expected.train if user == "hot"
+    )
+    # No shard has more of the hot user than its share: a reader is not stalled by it either.
+    shards = [e for e in spec.output("examples", "examples").manifest.files if "/train/" in e.path]
+    assert len(shards) == 8
+    start, hot = 0, names.index("hot")
+    for entry in shards:
+        users = train["user"][start : start + entry.rows]
+        start += entry.rows
+        # 200 of 2000 rows over 8 shards: 25 each, four standard deviations.
+        assert abs(users.count(hot) - 25) < 20

@@ -1,0 +1,72 @@
+"""Second stage of the examples: the item corpus and the tables of negatives, on a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from models.alias_table import build_alias_table
+from tasks.lake import Output
+from tasks.longtail.columns import array_of, to_arrow
+from tasks.longtail.encoding import encoder_of
+from tasks.longtail.exchange import Scratch, read_part_frame, write_parts
+from tasks.longtail.features import FeaturePlan
+from tasks.longtail.item_corpus import build_corpus, corpus_table, negative_weights
+from tasks.longtail.side_tables import newest_rows
+
+
+@dataclass(frozen=True)
+class CorpusTask:
+    """Making of the corpus."""
+
+    scratch: Scratch
+    stats: tuple[str, ...]
+    """Scratch files of each part's item statistics."""
+    items: tuple[str, ...]
+    """Files of the items table, oldest day first."""
+    features: tuple[FeaturePlan, ...]
+    vocabularies: Mapping[str, str]
+    """Lake path of each table's vocabulary."""
+    users: int
+    """Train users."""
+    output: str
+    """Lake path of the examples."""
+
+    @property
+    def index(self) -> str:
+        """Scratch file that `corpus_index` reads."""
+        return self.scratch.file("corpus")
+
+
+def write_corpus(task: CorpusTask) -> int:
+    """Writes the corpus, its index for the workers and the tables of negatives.
+
+    Returns:
+        Number of items.
+
+    Raises:
+        DataError: The items table is absent, or of the wrong kind.
+    """
+    lake = task.scratch.lake()
+    output = Output(lake, task.output)
+    items = None
+    if task.items or any(plan.source == "attribute" for plan in task.features):
+        items = newest_rows(lake, "items", task.items, "item_id", task.features, title=True)
+    corpus = build_corpus([read_part_frame(lake, [path], 0) for path in task.stats], items)
+    encoders = {
+        plan.table: encoder_of(lake.url, task.vocabularies[plan.table], plan.table)
+        for plan in task.features
+    }
+    output.write_table("items/part-0.parquet", corpus_table(corpus, task.features, encoders))
+    table = to_arrow(corpus.select("item_id", "id_rank", "train_count"))
+    write_parts(lake, task.index, 1, lambda _: table)
+    for name, weights in negative_weights(corpus, task.users).items():
+        alias = build_alias_table(weights)
+        columns = {"prob": alias.prob, "alias": alias.alias, "log_q": alias.log_q}
+        output.write_table(
+            f"negatives/{name}.parquet",
+            pa.table({key: array_of(value) for key, value in columns.items()}),
+        )
+    return corpus.height
