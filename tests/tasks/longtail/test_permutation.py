@@ -2,7 +2,10 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tasks.longtail.example_shards import SHARD_ROWS, shards_for
 from tasks.longtail.permutation import Permutation, shard_of
 
 
@@ -43,3 +46,26 @@ def test_shards_are_equal_to_within_one_row(rows, shards):
     assert sizes.max() - sizes.min() <= 1
     for number in range(shards):
         assert slot[shard == number].tolist() == list(range(sizes[number]))
+
+
+@given(st.integers(1, 3000), st.integers(0, 2**63 - 1), st.integers(1, 40))
+def test_any_log_is_dealt_out_whole_and_evenly(rows, seed, shards):
+    places = Permutation(rows, seed).places(np.arange(rows))
+    shard, slot = shard_of(places, rows, shards)
+    dealt = set(zip(shard.tolist(), slot.tolist(), strict=True))
+    sizes = np.bincount(shard, minlength=shards)
+    assert len(dealt) == rows
+    assert sizes.size == shards
+    assert sizes.max() - sizes.min() <= 1
+    assert all(
+        slot[shard == number].max(initial=-1) + 1 == sizes[number] for number in range(shards)
+    )
+
+
+@given(st.integers(1, 10**10))
+def test_shards_suit_common_numbers_of_ranks_and_stay_small(rows):
+    shards = shards_for(rows)
+    assert shards % 8 == 0
+    assert -(-rows // shards) <= SHARD_ROWS
+    # Not more of them than needed: with eight fewer they would be too large.
+    assert shards == 8 or rows > (shards - 8) * SHARD_ROWS
