@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from datetime import date
+from functools import cache
+from typing import TYPE_CHECKING
 
 from tasks.lake import Lake, Output, Published
 from tasks.longtail.chain import HEALTH, Chain
 from tasks.longtail.count_plan import first_test_day
+from tasks.longtail.storage import storage_errors
 from tasks.run_spec import RunSpec, StepResult
+
+if TYPE_CHECKING:
+    from tasks.longtail.cluster import Runner
 
 
 def run(spec: RunSpec) -> StepResult:
@@ -23,24 +30,48 @@ def run(spec: RunSpec) -> StepResult:
     Raises:
         UpstreamError: The days have not been counted.
         DataError: The IDs of a table changed their type.
+        ClusterError: The Dask cluster failed.
     """
     counted = spec.require("count")
     outputs = {}
     facts: dict[str, object] = {}
     built = 0
-    for name, table in sorted(spec.config.tables.items()):
-        counts = {
-            date.fromisoformat(output.split("/")[1]): (path, counted.digests[output])
-            for output, path in counted.outputs.items()
-            if output.split("/")[0] == name
-        }
-        chain = Chain(spec.lake(), name, table, spec.config.data.window_days, counts)
-        outputs[name] = chain.until(first_test_day(spec))
-        built += chain.built
+    with ExitStack() as stack, storage_errors(spec.lake()):
+        runner = _opened_once(spec, counted, stack)
+        for name, table in sorted(spec.config.tables.items()):
+            counts = {
+                date.fromisoformat(output.split("/")[1]): (path, counted.digests[output])
+                for output, path in counted.outputs.items()
+                if output.split("/")[0] == name
+            }
+            window_days = spec.config.data.window_days
+            chain = Chain(spec.lake(), name, table, window_days, counts, runner)
+            outputs[name] = chain.until(first_test_day(spec))
+            built += chain.built
+    for name in outputs:
         health = outputs[name].manifest.meta["health"]
         facts[name] = {key: health[key] for key in ("rows", "rows_saved_share", "covered_share")}
     pictures = _draw(spec, spec.lake(), outputs)
     return StepResult.of("vocabulary", {**outputs, PICTURES: pictures}, built=built, tables=facts)
+
+
+def _opened_once(spec: RunSpec, counted: StepResult, stack: ExitStack) -> Callable[[], Runner]:
+    """Opens the runner at the first call and keeps it until the stack ends."""
+
+    @cache
+    def runner() -> Runner:
+        # Dask and Polars are imported only when there is something to merge.
+        from tasks.longtail.cluster import open_runner
+
+        lake = spec.lake()
+        last = sorted(counted.outputs.values(), key=lambda path: path.split("/")[2])
+        window = last[-len(spec.config.tables) * spec.config.data.window_days :]
+        size = sum(
+            entry.bytes for path in window for entry in lake.open_published(path).manifest.files
+        )
+        return stack.enter_context(open_runner(spec.config.dask, size))
+
+    return runner
 
 
 PICTURES = "pictures"

@@ -16,7 +16,7 @@ import polars as pl
 from tasks.config import VocabularySettings
 from tasks.errors import DataError
 from tasks.longtail.vocabulary_table import Changes, Vocabulary, empty_table
-from tasks.longtail.window import UNIT
+from tasks.longtail.window import UNIT, is_recent
 
 _ORDER = ("strength", "units", "id")
 _DESCENDING = (True, True, False)
@@ -27,22 +27,26 @@ def next_vocabulary(
     counts_window: pl.DataFrame,
     policy: VocabularySettings,
     day: date,
+    total_units: int | None = None,
 ) -> Vocabulary:
     """The vocabulary of a day.
 
     Args:
         previous: The vocabulary of the day before; None for the first one.
-        counts_window: `id`, `units` and `last_seen` of every ID seen in the window (see
-            `window.merge_window`), in any order; all days lie before `day`.
+        counts_window: `id`, `units` and `last_seen` of the IDs seen in the window, in any order;
+            those that cannot own a row may be left out. All days lie before `day`.
         policy: The settings.
         day: Day that the vocabulary is for.
+        total_units: Units of all IDs of the window; by default nothing was left out.
 
     Raises:
         DataError: The IDs are of another type than those of the previous vocabulary.
     """
     before = _owners_before(previous, counts_window)
     candidates = _candidates(before, counts_window, policy, day)
-    admitted = _admit(candidates, int(counts_window["units"].sum() or 0), policy)
+    if total_units is None:
+        total_units = int(counts_window["units"].sum() or 0)
+    admitted = _admit(candidates, total_units, policy)
     return _place(before, admitted, policy, day)
 
 
@@ -98,8 +102,7 @@ def _candidates(
         pl.when(pl.col("row").is_null()).then(strength).otherwise(raised).alias("strength")
     )
     if policy.ttl_days is not None:
-        unseen_days = (pl.lit(day) - pl.col("last_seen")).dt.total_days() - 1
-        both = both.filter(unseen_days < policy.ttl_days)
+        both = both.filter(is_recent(policy, day))
     return both
 
 

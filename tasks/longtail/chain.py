@@ -6,7 +6,7 @@ or makes the same vocabularies, and a late file re-makes exactly those that foll
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,9 @@ from tasks.lake import Lake, Output, Published, day_range
 from tasks.progress import log
 
 if TYPE_CHECKING:
+    from tasks.longtail.cluster import Runner
     from tasks.longtail.vocabulary_table import Vocabulary
+    from tasks.longtail.window import WeightedDay
 
 HEALTH = "health.json"
 """File of a vocabulary's health: facts, rank-frequency curve, load of each bucket."""
@@ -32,6 +34,7 @@ class Chain:
         table: Its settings.
         window_days: Length of the window of a table that counts interactions.
         counts: Path and digest of each day's counts.
+        runner: Opens the place where windows are merged; called only when one has to be.
     """
 
     def __init__(
@@ -41,11 +44,13 @@ class Chain:
         table: TableSettings,
         window_days: int,
         counts: Mapping[date, tuple[str, str]],
+        runner: Callable[[], Runner],
     ) -> None:
         self._lake = lake
         self._name = name
         self._table = table
         self._counts = counts
+        self._runner = runner
         self._rolling = table.dataset == "interactions"
         self._window_days = window_days if self._rolling else None
         self.built = 0
@@ -58,8 +63,10 @@ class Chain:
         """
         published = None
         previous = _Previous(self._lake)
+        yesterday = None
         for day in self._days(last):
-            published = self._build(day, published, previous)
+            published = self._build(day, published, previous, yesterday)
+            yesterday = day
         assert published is not None
         return published
 
@@ -78,7 +85,9 @@ class Chain:
         oldest = day - timedelta(days=self._window_days)
         return [counted for counted in known if counted >= oldest]
 
-    def _build(self, day: date, before: Published | None, previous: _Previous) -> Published:
+    def _build(
+        self, day: date, before: Published | None, previous: _Previous, yesterday: date | None
+    ) -> Published:
         window = self._window(day)
         inputs = {f"counts/{counted}": self._counts[counted][1] for counted in window}
         if before is not None:
@@ -95,21 +104,23 @@ class Chain:
             # Polars is imported only when there is something to make.
             from tasks.longtail.admission import next_vocabulary
             from tasks.longtail.health import measure
-            from tasks.longtail.window import merge_window, weigh
+            from tasks.longtail.vocabulary_table import FILE
+            from tasks.longtail.window_merge import WindowMerge
 
-            decay = policy.decay if self._rolling else 1.0
-            days = [
-                weigh(
-                    self._lake.open_published(self._counts[counted][0]),
-                    counted,
-                    today=day,
-                    decay=decay,
-                )
-                for counted in window
-            ]
-            merged = merge_window(self._lake, days)
-            vocabulary = next_vocabulary(previous.read(before), merged, policy, day)
-            health = measure(vocabulary, merged)
+            applied = policy if self._rolling else policy.model_copy(update={"decay": 1.0})
+            merge = WindowMerge(self._lake, self._runner(), self._name, applied)
+            summary = merge.summarize(
+                day,
+                self._weighed(window, day, applied.decay),
+                None
+                if yesterday is None
+                else (yesterday, self._weighed(self._window(yesterday), yesterday, applied.decay)),
+                None if before is None else before.file(FILE),
+            )
+            vocabulary = next_vocabulary(
+                previous.read(before), summary.candidates, policy, day, summary.units
+            )
+            health = measure(vocabulary, summary)
             vocabulary.write(output)
             output.write_bytes(HEALTH, health.to_json())
             output.meta["health"] = health.facts
@@ -124,6 +135,14 @@ class Chain:
         else:
             log("vocabulary", table=self._name, day=day, **_headline(published))
         return published
+
+    def _weighed(self, days: Sequence[date], today: date, decay: float) -> list[WeightedDay]:
+        from tasks.longtail.window import weigh
+
+        return [
+            weigh(self._lake.open_published(self._counts[day][0]), day, today=today, decay=decay)
+            for day in days
+        ]
 
 
 class _Previous:

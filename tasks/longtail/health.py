@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import polars as pl
+import numpy.typing as npt
 
-from tasks.longtail.id_hash import tail_buckets
+from tasks.longtail.bucket_load import bucket_load
 from tasks.longtail.vocabulary_table import Vocabulary
 from tasks.longtail.window import UNIT
+from tasks.longtail.window_merge import WindowSummary
 
 _POINTS = 300
 
@@ -36,25 +37,19 @@ class Health:
         return json.dumps(body, separators=(",", ":")).encode()
 
 
-def measure(vocabulary: Vocabulary, window: pl.DataFrame) -> Health:
-    """Measures a vocabulary against the window it was made from.
-
-    Args:
-        vocabulary: The vocabulary.
-        window: `id`, `units`, `last_seen` of every ID of the window.
-    """
-    own = window.join(vocabulary.table.select("id"), on="id", how="semi")
-    tail = window.join(vocabulary.table.select("id"), on="id", how="anti")
-    total = int(window["units"].sum() or 0)
-    covered = int(own["units"].sum() or 0)
-    full = window.height + 1
-    load = bucket_load(vocabulary, tail)
+def measure(vocabulary: Vocabulary, window: WindowSummary) -> Health:
+    """Measures a vocabulary against the window it was made from."""
+    own = window.candidates.join(vocabulary.table.select("id"), on="id", how="semi")
+    total, covered = window.units, int(own["units"].sum() or 0)
+    full = window.ids + 1
+    load_ids, load_units = bucket_load(own, vocabulary.policy)
+    load_ids, load_units = window.load_ids - load_ids, window.load_units - load_units
     changes = vocabulary.changes
     facts = {
-        "ids": window.height,
+        "ids": window.ids,
         "ids_with_row": own.height,
         "owners": vocabulary.table.height,
-        "ids_in_tail": tail.height,
+        "ids_in_tail": window.ids - own.height,
         "events": round(total / UNIT, 3),
         "covered_share": round(covered / total, 6) if total else None,
         "rows": vocabulary.rows,
@@ -66,38 +61,24 @@ def measure(vocabulary: Vocabulary, window: pl.DataFrame) -> Health:
         "demoted": changes.demoted,
         "new_rows": changes.new_rows,
         "reused_rows": changes.reused_rows,
-        "bucket_ids": _spread(load["ids"]),
-        "bucket_events": _spread(load["units"] / UNIT),
+        "bucket_ids": _spread(load_ids),
+        "bucket_events": _spread(load_units / UNIT),
     }
-    counts = np.sort(window["units"].to_numpy())[::-1] / UNIT
-    ranks = np.unique(np.geomspace(1, max(counts.size, 1), _POINTS).round().astype(np.int64))
-    ranks = ranks[: counts.size]
+    ranks = np.unique(np.geomspace(1, max(window.ids, 1), _POINTS).round().astype(np.int64))
+    ranks = ranks[: window.ids]
+    values, numbers = window.histogram
+    last_ranks = np.cumsum(numbers[::-1])
+    counts = values[::-1][np.searchsorted(last_ranks, ranks)] / UNIT
     return Health(
         facts,
-        curve={"rank": ranks.tolist(), "count": counts[ranks - 1].round(6).tolist()},
-        buckets={"ids": load["ids"].to_list(), "events": (load["units"] / UNIT).to_list()},
+        curve={"rank": ranks.tolist(), "count": counts.round(6).tolist()},
+        buckets={"ids": load_ids.tolist(), "events": (load_units / UNIT).tolist()},
     )
 
 
-def bucket_load(vocabulary: Vocabulary, tail: pl.DataFrame) -> pl.DataFrame:
-    """IDs and occurrences in each tail bucket: `bucket`, `ids`, `units`, ordered by bucket."""
-    policy = vocabulary.policy
-    every = pl.DataFrame({"bucket": pl.int_range(1, policy.tail_buckets + 1, eager=True)})
-    every = every.cast(pl.Int32)
-    placed = [
-        tail.select(bucket.alias("bucket"), "units")
-        for bucket in tail_buckets(
-            tail["id"], buckets=policy.tail_buckets, hashes=policy.hashes, seed=policy.seed
-        )
-    ]
-    load = pl.concat(placed).group_by("bucket").agg(pl.len().alias("ids"), pl.col("units").sum())
-    return every.join(load, on="bucket", how="left").fill_null(0).sort("bucket")
-
-
-def _spread(values: pl.Series) -> dict[str, float]:
-    array = values.to_numpy()
+def _spread(values: npt.NDArray[Any]) -> dict[str, float]:
     return {
-        "min": round(float(array.min()), 3),
-        "mean": round(float(array.mean()), 3),
-        "max": round(float(array.max()), 3),
+        "min": round(float(values.min()), 3),
+        "mean": round(float(values.mean()), 3),
+        "max": round(float(values.max()), 3),
     }

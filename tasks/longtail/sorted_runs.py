@@ -51,7 +51,7 @@ def count_integers(values: Integers) -> Run:
     """
     places = place_integers(values)
     places.sort()
-    starts = _starts_of_runs(places)
+    starts = starts_of_runs(places)
     return Run(places[starts], np.diff(starts, append=places.size))
 
 
@@ -66,12 +66,13 @@ def merge_counts(values: Integers, counts: npt.NDArray[np.integer]) -> Run:
     # numpy's stable sort is Timsort here: it finds the runs and merges them.
     order = np.argsort(places, kind="stable")
     places = places[order]
-    starts = _starts_of_runs(places)
+    starts = starts_of_runs(places)
     sums = np.add.reduceat(counts[order], starts, dtype=np.int64) if starts.size else starts
     return Run(places[starts], sums)
 
 
-def _starts_of_runs(places: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+def starts_of_runs(places: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    """Where each run of equal values begins in an ascending vector."""
     if not places.size:
         return np.zeros(0, dtype=np.int64)
     inner = np.flatnonzero(places[1:] != places[:-1]) + 1

@@ -10,11 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 
+import numpy as np
 import polars as pl
 
+from tasks.config import VocabularySettings
 from tasks.errors import DataError
 from tasks.lake import Lake, Published
-from tasks.longtail.columns import scan
+from tasks.longtail.id_hash import integers_at, integers_of, place_integers
+from tasks.longtail.sorted_runs import starts_of_runs
 
 UNIT = 1 << 20
 """Units of a count of one."""
@@ -27,6 +30,12 @@ class WeightedDay:
     counts: Published
     day: date
     units: int
+    """Negative for a day that is taken out of a window."""
+
+    @property
+    def parts(self) -> int:
+        """Parts that the counts are split into."""
+        return int(self.counts.manifest.meta["parts"])
 
 
 def weigh(counts: Published, day: date, *, today: date, decay: float) -> WeightedDay:
@@ -42,17 +51,12 @@ def empty_window(dtype: pl.DataType | None = None) -> pl.DataFrame:
     )
 
 
-def merge_window(lake: Lake, days: Sequence[WeightedDay]) -> pl.DataFrame:
-    """Sums daily counts.
-
-    Returns:
-        Columns `id`, `units` (Int64, the decayed count in multiples of 2**-20) and `last_seen`
-        (the newest day with an occurrence); the order of the rows means nothing.
+def check_types(lake: Lake, days: Sequence[WeightedDay]) -> None:
+    """Checks that all days hold IDs of one type; a day without any ID fits every other one.
 
     Raises:
-        DataError: Days hold IDs of different types.
+        DataError: They do not.
     """
-    # A day without any ID fits every other one.
     days = [day for day in days if day.counts.manifest.rows]
     types = {str(day.counts.manifest.meta["id_type"]): day for day in days}
     if len(types) > 1:
@@ -62,16 +66,46 @@ def merge_window(lake: Lake, days: Sequence[WeightedDay]) -> pl.DataFrame:
             where=f"{lake.url}/{days[0].counts.path}",
             fix="deliver all days with one type",
         )
-    frames = [
-        scan(lake, path, ["id", "count"]).select(
-            "id",
-            (pl.col("count") * day.units).alias("units"),
-            pl.lit(day.day).alias("last_seen"),
-        )
-        for day in days
-        for path in day.counts.files()
-    ]
-    if not frames:
-        return empty_window()
-    merged = pl.concat(frames).group_by("id").agg(pl.col("units").sum(), pl.col("last_seen").max())
-    return merged.collect(engine="streaming")
+
+
+def combine(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Adds windows up.
+
+    Args:
+        frames: `id`, `units` (Int64, may be negative), `last_seen` (Date); IDs may repeat.
+            Integers are merged fastest when each frame is ordered by place.
+
+    Returns:
+        The same columns, one row for each ID whose units are not 0, with the newest `last_seen`;
+        integers are ordered by place, strings by their bytes.
+    """
+    together = pl.concat([frame for frame in frames if frame.height] or frames[:1])
+    if not together.schema["id"].is_integer():
+        summed = together.group_by("id").agg(pl.col("units").sum(), pl.col("last_seen").max())
+        return summed.filter(pl.col("units") != 0).sort("id")
+    if together.is_empty():
+        return together
+    places = place_integers(integers_of(together["id"]))
+    order = np.argsort(places, kind="stable")
+    places = places[order]
+    starts = starts_of_runs(places)
+    units = np.add.reduceat(together["units"].to_numpy()[order], starts)
+    seen = together["last_seen"].to_physical().to_numpy()[order]
+    last_seen = np.maximum.reduceat(seen, starts)
+    kept = np.flatnonzero(units)
+    ids = integers_at(places[starts[kept]])
+    signed = together.schema["id"] == pl.Int64
+    return pl.DataFrame(
+        {
+            "id": pl.Series(ids.view(np.int64) if signed else ids),
+            "units": pl.Series(units[kept]),
+            "last_seen": pl.Series(last_seen[kept], dtype=pl.Int32).cast(pl.Date),
+        }
+    )
+
+
+def is_recent(policy: VocabularySettings, today: date) -> pl.Expr:
+    """Whether an ID of a window was seen recently enough to own a row."""
+    if policy.ttl_days is None:
+        return pl.lit(True)
+    return (pl.lit(today) - pl.col("last_seen")).dt.total_days() - 1 < policy.ttl_days

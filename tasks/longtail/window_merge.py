@@ -1,0 +1,266 @@
+"""A table's window over all its parts: on the workers, carried on from day to day.
+
+Merging thirty days anew each day would cost thirty times the day. Without decay, today's window
+is yesterday's plus the day that entered minus the day that left, to the last bit; so each window
+is kept for one day (`window/<table>/`, a cache that is rebuilt from the counts when it is gone).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from tasks.config import VocabularySettings
+from tasks.lake import Lake, Output, Published, partition_name
+from tasks.longtail.bucket_load import Vector
+from tasks.longtail.cluster import Runner
+from tasks.longtail.columns import from_arrow
+from tasks.longtail.id_hash import parts_for
+from tasks.longtail.window import UNIT, WeightedDay, check_types, empty_window
+from tasks.longtail.window_parts import (
+    Histogram,
+    PartResult,
+    PartTask,
+    files_of_part,
+    merge_window_part,
+)
+
+ROWS_PER_PART = 1 << 22
+"""Rows of daily counts for each part of a window; a task holds one part in memory."""
+ROWS_TO_KEEP = 1 << 20
+"""Rows of daily counts from which on a window is kept for the next day."""
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class WindowSummary:
+    """What a table's window holds, without its tail.
+
+    Attributes:
+        candidates: `id`, `units`, `last_seen` of every ID that may own a row.
+        ids: Different IDs.
+        units: Sum of all units.
+        histogram: Units and how many IDs have them, ascending.
+        eligible: The same of the IDs seen recently enough to own a row.
+        load_ids: IDs in each tail bucket if no ID owned a row, `[B]`.
+        load_units: Units in each tail bucket if no ID owned a row, `[B]`.
+    """
+
+    candidates: pl.DataFrame
+    ids: int
+    units: int
+    histogram: Histogram
+    eligible: Histogram
+    load_ids: Vector
+    load_units: Vector
+
+
+class _Absent(Exception):
+    """The window is not kept."""
+
+
+class WindowMerge:
+    """Merges the windows of one table.
+
+    Args:
+        lake: The lake.
+        runner: Where the merging runs.
+        name: Name of the table.
+        policy: Its settings; `decay` as it applies to this table.
+    """
+
+    def __init__(self, lake: Lake, runner: Runner, name: str, policy: VocabularySettings) -> None:
+        self._lake = lake
+        self._runner = runner
+        self._policy = policy
+        self._name = name
+
+    def summarize(
+        self,
+        today: date,
+        days: Sequence[WeightedDay],
+        yesterday: tuple[date, Sequence[WeightedDay]] | None,
+        owners: str | None,
+    ) -> WindowSummary:
+        """Merges a window.
+
+        Args:
+            today: Day of the vocabulary that is made from it.
+            days: The window's counts; all lie before `today`.
+            yesterday: Day and counts of the window before, which is carried on when it is kept.
+            owners: Lake path of the vocabulary before.
+
+        Raises:
+            DataError: Days hold IDs of different types.
+        """
+        check_types(self._lake, days)
+        parts = _parts(days)
+        tasks = self._tasks(days, parts, today, self._carried(days, parts, yesterday))
+        if self._policy.coverage is None and self._policy.kept_from > 0:
+            # Whoever falls below `keep_count` leaves anyway.
+            least = int(np.ceil(self._policy.kept_from * UNIT))
+            return self._run(today, [replace(task, least_units=least) for task in tasks], days)
+        if self._policy.coverage is None:
+            least = self._policy.min_count * UNIT
+            wanted = [replace(task, least_units=least, owners=owners) for task in tasks]
+            return self._run(today, wanted, days)
+        everywhere = self._run(today, tasks, days)
+        least = _covering(everywhere.eligible, self._policy.coverage * everywhere.units)
+        merged = self._find(today, days, parts)
+        done = None if merged is None else _Carried(merged, [])
+        again = self._tasks(days, parts, today, done)
+        return self._map(today, [replace(task, least_units=least, owners=owners) for task in again])
+
+    def _tasks(
+        self,
+        days: Sequence[WeightedDay],
+        parts: int,
+        today: date,
+        carried: _Carried | None,
+    ) -> list[PartTask]:
+        return [
+            PartTask(
+                url=self._lake.url,
+                part=part,
+                parts=parts,
+                files=files_of_part(days if carried is None else carried.changes, part, parts),
+                policy=self._policy,
+                today=today,
+                before=None if carried is None else carried.window.file(_state(part)),
+                state=None,
+                owners=None,
+                least_units=_NOBODY,
+            )
+            for part in range(parts)
+        ]
+
+    def _run(
+        self, today: date, tasks: Sequence[PartTask], days: Sequence[WeightedDay]
+    ) -> WindowSummary:
+        """Merges, and keeps the window for tomorrow when that pays."""
+        if not self._is_kept(days):
+            return self._map(today, tasks)
+        found: list[WindowSummary] = []
+
+        def write(output: Output) -> None:
+            kept = [replace(task, state=output.uri(_state(task.part))) for task in tasks]
+            found.append(self._map(today, kept))
+
+        identity = self._identity(days, len(tasks))
+        self._lake.build(self._dataset, today, write, **identity)
+        self._forget(before=today)
+        # A window that an earlier attempt left is merged again: its tail stays where it is.
+        return found[0] if found else self._map(today, tasks)
+
+    def _map(self, today: date, tasks: Sequence[PartTask]) -> WindowSummary:
+        results = self._runner.map(f"window {self._name} {today}", merge_window_part, tasks)
+        return _summary(results)
+
+    @property
+    def _dataset(self) -> str:
+        return f"window/{self._name}"
+
+    def _is_kept(self, days: Sequence[WeightedDay]) -> bool:
+        return self._policy.decay == 1.0 and _rows(days) >= ROWS_TO_KEEP
+
+    def _identity(self, days: Sequence[WeightedDay], parts: int) -> dict[str, Any]:
+        policy = self._policy
+        load = {"buckets": policy.tail_buckets, "hashes": policy.hashes, "seed": policy.seed}
+        return {
+            "inputs": {f"counts/{day.day}": day.counts.digest for day in days},
+            "settings": {"parts": parts, "load": load, "format": _FORMAT},
+        }
+
+    def _carried(
+        self,
+        days: Sequence[WeightedDay],
+        parts: int,
+        yesterday: tuple[date, Sequence[WeightedDay]] | None,
+    ) -> _Carried | None:
+        """What turns the window before into this one, if that is kept."""
+        if yesterday is None or self._policy.decay != 1.0:
+            return None
+        day, before = yesterday
+        window = self._find(day, before, parts)
+        if window is None:
+            return None
+        known = {old.day for old in before}
+        wanted = {new.day for new in days}
+        entered = [new for new in days if new.day not in known]
+        left = [replace(old, units=-old.units) for old in before if old.day not in wanted]
+        return _Carried(window, [*entered, *left])
+
+    def _find(self, day: date, days: Sequence[WeightedDay], parts: int) -> Published | None:
+        def absent(_: Output) -> None:
+            raise _Absent
+
+        try:
+            return self._lake.build(self._dataset, day, absent, **self._identity(days, parts))
+        except _Absent:
+            return None
+
+    def _forget(self, before: date) -> None:
+        """Removes windows that nobody carries on; the newest one may be made again tomorrow."""
+        folders = self._lake.list_folders(self._dataset)
+        older = [name for name in folders if name < partition_name(before)]
+        for name in older[:-1]:
+            self._lake.delete(f"{self._dataset}/{name}")
+
+
+@dataclass(frozen=True)
+class _Carried:
+    window: Published
+    changes: Sequence[WeightedDay]
+
+
+_NOBODY = 1 << 62
+"""More units than any ID can have."""
+
+
+def _state(part: int) -> str:
+    return f"part-{part:05d}.arrow"
+
+
+def _rows(days: Sequence[WeightedDay]) -> int:
+    return sum(day.counts.manifest.rows for day in days)
+
+
+def _parts(days: Sequence[WeightedDay]) -> int:
+    return parts_for(_rows(days), ROWS_PER_PART)
+
+
+def _summary(results: Sequence[PartResult]) -> WindowSummary:
+    frames = [from_arrow(result.candidates) for result in results]
+    # A part without any ID does not know their type.
+    typed = [frame for frame, result in zip(frames, results, strict=True) if result.ids]
+    return WindowSummary(
+        candidates=pl.concat(typed) if typed else empty_window(),
+        ids=sum(result.ids for result in results),
+        units=sum(result.units for result in results),
+        histogram=_added([result.histogram for result in results]),
+        eligible=_added([result.eligible for result in results]),
+        load_ids=np.sum([result.load_ids for result in results], axis=0),
+        load_units=np.sum([result.load_units for result in results], axis=0),
+    )
+
+
+def _added(histograms: Sequence[Histogram]) -> Histogram:
+    values, where = np.unique(
+        np.concatenate([values for values, _ in histograms]), return_inverse=True
+    )
+    numbers = np.zeros(values.size, dtype=np.int64)
+    np.add.at(numbers, where, np.concatenate([numbers for _, numbers in histograms]))
+    return values, numbers
+
+
+def _covering(histogram: Histogram, share: float) -> int:
+    """Units from which on IDs cover a number of units, counted from the most frequent one."""
+    values, numbers = histogram
+    covered = np.cumsum((values * numbers)[::-1])
+    reached = int(np.searchsorted(covered, share))
+    return int(values[::-1][reached]) if reached < values.size else 1

@@ -1,0 +1,155 @@
+"""Windows merged in parts and carried on from day to day: the same bytes as merged at once."""
+
+import random
+from datetime import date
+from typing import Any
+
+import polars as pl
+import pytest
+
+from tasks.lake import Lake
+from tasks.longtail import day_counts, window_merge
+from tasks.longtail.cluster import Inline
+from tasks.longtail.window import UNIT, combine
+from tests.tasks.longtail.raw_lake import (
+    TABLES,
+    at,
+    day_of,
+    events,
+    read_output,
+    run_steps,
+    spec_of,
+    write_partition,
+)
+
+POLICIES = {
+    "plain": {"min_count": 4, "tail_buckets": 5, "hashes": 2},
+    "one_bucket": {"min_count": 3},
+    "ttl": {"min_count": 3, "keep_count": 1, "ttl_days": 1, "tail_buckets": 3},
+    "keep_for_ever": {"min_count": 4, "keep_count": 0, "tail_buckets": 3},
+    "max_rows": {"min_count": 2, "max_rows": 6, "tail_buckets": 3},
+    "coverage": {"coverage": 0.6, "tail_buckets": 3},
+    "coverage_ttl": {"coverage": 0.9, "ttl_days": 1, "tail_buckets": 3},
+    "decay": {"min_count": 3, "decay": 0.7, "tail_buckets": 3},
+    "decay_coverage": {"coverage": 0.7, "decay": 0.6, "tail_buckets": 3},
+}
+DAYS = 7
+
+
+def rows_of(number, ids):
+    """Users come and go; the days differ in size, so that their counts have other parts."""
+    rng = random.Random(number)
+    rows = 30 + 60 * (number % 3)
+    return [
+        (ids(int(rng.paretovariate(0.8)) % 60 + 7 * number), f"i{n % 5}", at(number, n))
+        for n in range(rows)
+    ]
+
+
+def text(number):
+    return f"ü{number}"
+
+
+def large(number):
+    return (number * 0x5851F42D4C957F2D + 1) % 2**63 - 2**62
+
+
+def run_chain(lake, policy, ids):
+    for number in range(1, DAYS + 1):
+        write_partition(lake, "interactions", number, events(rows_of(number, ids)))
+    tables = {**TABLES, "user": {"source": "interactions.user_id", "vocabulary": policy}}
+    spec = spec_of(lake, DAYS + 1, tables=tables, data={"window_days": 3})
+    run_steps(spec, "count", "vocabulary")
+    return spec
+
+
+def files(spec):
+    """Content of the vocabularies of every day."""
+    lake = Lake(spec.config.lake)
+    return {
+        path.parent.parent.name: [
+            entry.digest for entry in lake.open_published(str(path.parent)).manifest.files
+        ]
+        for path in sorted(
+            found.relative_to(spec.config.lake)
+            for found in lake.local_path("vocabulary/user").glob("dt=*/*/manifest.json")
+        )
+    }
+
+
+@pytest.mark.parametrize("ids", [text, large])
+@pytest.mark.parametrize("name", POLICIES)
+def test_parts_and_kept_windows_change_nothing(tmp_path, monkeypatch, name, ids):
+    whole = run_chain(tmp_path / "whole", POLICIES[name], ids)
+    assert not (tmp_path / "whole" / "window").exists()
+    tasks: list[Any] = []
+    real = Inline.map
+
+    def watched(self, title, function, items):
+        tasks.extend(items)
+        return real(self, title, function, items)
+
+    monkeypatch.setattr(Inline, "map", watched)
+    monkeypatch.setattr(day_counts, "ROWS_PER_PART", 40)
+    monkeypatch.setattr(window_merge, "ROWS_PER_PART", 25)
+    monkeypatch.setattr(window_merge, "ROWS_TO_KEEP", 1)
+    parts = run_chain(tmp_path / "parts", POLICIES[name], ids)
+    assert len(files(whole)) == DAYS
+    assert files(parts) == files(whole)
+    merges = [task for task in tasks if hasattr(task, "least_units")]
+    assert {task.parts for task in merges} >= {2, 4}
+    carried = [task.before for task in merges if task.before and "window/user" in task.before]
+    assert bool(carried) == ("decay" not in POLICIES[name])
+    kept = [day.name for day in (tmp_path / "parts").glob("window/user/*")]
+    expected = [f"dt={day_of(DAYS + n)}" for n in (0, 1)]
+    assert sorted(kept) == ([] if "decay" in POLICIES[name] else expected)
+
+
+def test_a_kept_window_that_is_gone_is_rebuilt_from_the_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr(window_merge, "ROWS_TO_KEEP", 1)
+    spec = run_chain(tmp_path, POLICIES["plain"], large)
+    before = files(spec)
+    lake = Lake(str(tmp_path))
+    for dataset in ("window", "vocabulary"):
+        lake.delete(dataset)
+    run_steps(spec, "vocabulary")
+    assert files(spec) == before
+
+
+def test_a_late_file_is_not_covered_up_by_a_kept_window(tmp_path, monkeypatch):
+    late = events([(large(900), "i", at(6))] * 9)
+    expected = None
+    for keep in (1 << 40, 1):
+        monkeypatch.setattr(window_merge, "ROWS_TO_KEEP", keep)
+        lake = tmp_path / str(keep)
+        run_chain(lake, POLICIES["plain"], large)
+        write_partition(lake, "interactions", 6, {"late.parquet": late})
+        spec = run_chain(lake, POLICIES["plain"], large)
+        found = read_output(spec, "vocabulary", "user").to_pydict()
+        assert dict(zip(found["id"], found["count"], strict=True))[large(900)] == 9
+        assert expected in (None, found)
+        expected = found
+
+
+@pytest.mark.parametrize("dtype", [pl.Int64(), pl.UInt64(), pl.String()])
+def test_windows_add_up_by_id(dtype):
+    def frame(rows):
+        ids, units, days = zip(*rows, strict=True)
+        return pl.DataFrame(
+            {
+                "id": pl.Series(ids).cast(dtype),
+                "units": pl.Series(units, dtype=pl.Int64),
+                "last_seen": pl.Series([date(2026, 1, day) for day in days]),
+            }
+        )
+
+    found = combine(
+        [
+            frame([(1, UNIT, 1), (2, 2 * UNIT, 1), (3, UNIT, 1)]),
+            frame([(3, 5, 4), (1, UNIT, 3)]),
+            frame([(2, -2 * UNIT, 1)]),
+        ]
+    )
+    rows = {int(i): (units, seen.day) for i, units, seen in found.iter_rows()}
+    assert rows == {1: (2 * UNIT, 3), 3: (UNIT + 5, 4)}
+    assert found.schema["id"] == dtype
