@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +15,19 @@ from tasks.config import PipelineConfig
 from tasks.errors import ConfigError
 
 Model = TypeVar("Model", bound=BaseModel)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which only `true` and `false` are booleans, so that `logq: off` is a word."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> PipelineConfig:
@@ -42,8 +56,8 @@ def load_yaml(path: str | Path, model: type[Model], overrides: Sequence[str] = (
             fix="give the path of a YAML file, for example conf/demo.yaml",
         ) from error
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
+        root = yaml.compose(text, Loader=_Loader)
+        data = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f"{path}:{mark.line + 1}" if mark else str(path)
@@ -71,7 +85,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
     key, separator, value = override.partition("=")
     if not separator or not key:
         raise ConfigError(f"not a setting: '{override}'", where="--set", fix="write key.path=value")
-    _set(data, key.split("."), yaml.safe_load(value), f"--set {override}")
+    _set(data, key.split("."), yaml.load(value, Loader=_Loader), f"--set {override}")
 
 
 def _set(node: dict[str, Any], keys: Sequence[str], value: Any, where: str) -> None:

@@ -121,6 +121,16 @@ def test_overrides_replace_the_file_and_are_blamed_when_wrong(write):
         load_config(path, ["name.x=1"])
 
 
+def test_off_is_a_word_and_not_false(write):
+    path = write(GOOD + "data: {validation: off, allow_gaps: true}\n")
+    config = load_config(path, ["training.loss.logq=off"])
+    assert config.data.validation == "off"
+    assert config.data.allow_gaps is True
+    assert config.training.loss.logq == "off"
+    with pytest.raises(ConfigError, match="valid boolean"):
+        load_config(path, ["data.allow_gaps=maybe"])
+
+
 def test_a_star_sets_every_entry(write):
     config = load_config(write(GOOD), ["tables.*.vocabulary.min_count=3"])
     assert {table.vocabulary.min_count for table in config.tables.values()} == {3}
