@@ -145,7 +145,12 @@ def advance(options: argparse.Namespace, work: Path) -> dict[str, Any]:
 
     def job_of(name: str) -> dict[str, Any]:
         number = int(name.removeprefix("day "))
-        for dataset, day in (("counts", day_of(number)), ("vocabulary", day_of(number + 1))):
+        made = (
+            ("counts", day_of(number)),
+            ("vocabulary", day_of(number + 1)),
+            ("window", day_of(number + 1)),
+        )
+        for dataset, day in made:
             for table in ("user", "item"):
                 folder = lake / dataset / table / partition_name(day)
                 shutil.rmtree(folder, ignore_errors=True)

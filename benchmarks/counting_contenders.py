@@ -74,7 +74,7 @@ def _cluster() -> Iterator[str]:
             n_workers=CORES,
             threads_per_worker=1,
             host="127.0.0.1",
-            dashboard_address=None,
+            dashboard_address="127.0.0.1:0",
             memory_limit=0,
         ) as cluster,
     ):

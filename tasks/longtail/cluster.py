@@ -169,7 +169,8 @@ def _client(settings: DaskSettings) -> Iterator[Client]:
             processes=True,
             memory_limit=settings.memory_limit,
             host="127.0.0.1",
-            dashboard_address=None,
+            # Without an address Dask serves on port 8787 of all interfaces.
+            dashboard_address="127.0.0.1:0",
         ) as cluster,
         Client(cluster) as client,  # type: ignore[no-untyped-call]
     ):

@@ -69,7 +69,7 @@ def test_a_cluster_without_workers_is_a_cluster_error(monkeypatch):
     from distributed import LocalCluster
 
     monkeypatch.setattr(cluster, "_WORKERS_TIMEOUT_SECONDS", 2)
-    with LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address=None) as empty:
+    with LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address="127.0.0.1:0") as empty:
         settings = DaskSettings(scheduler=empty.scheduler_address)
         with pytest.raises(ClusterError, match="no workers"), open_runner(settings, 1):
             pass
@@ -82,7 +82,7 @@ def test_a_cluster_that_loses_its_workers_is_a_cluster_error(monkeypatch):
     monkeypatch.setattr(cluster, "_WORKERS_TIMEOUT_SECONDS", 2)
     monkeypatch.setattr(cluster, "_POLL_SECONDS", 1)
     with LocalCluster(
-        n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address=None
+        n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0"
     ) as remote:
         settings = DaskSettings(scheduler=remote.scheduler_address)
         threading.Timer(3.0, remote.scale, [0]).start()

@@ -22,7 +22,7 @@ from tests.tasks.longtail.raw_lake import (
     write_partition,
 )
 
-POLICIES = {
+POLICIES: dict[str, dict[str, Any]] = {
     "plain": {"min_count": 4, "tail_buckets": 5, "hashes": 2},
     "one_bucket": {"min_count": 3},
     "ttl": {"min_count": 3, "keep_count": 1, "ttl_days": 1, "tail_buckets": 3},
