@@ -129,7 +129,7 @@ def _outside(numbers: Sequence[tuple[Bound, float]]) -> set[int]:
     columns = {bound: f"{n}: {bound}" for n, bound in enumerate(bounds)}
     table = {
         name: pa.array(
-            [_as_judged(bound, value) if other == bound else None for other, value in numbers],
+            [as_judged(bound, value) if other == bound else None for other, value in numbers],
             pa.float64(),
         )
         for bound, name in columns.items()
@@ -139,7 +139,7 @@ def _outside(numbers: Sequence[tuple[Bound, float]]) -> set[int]:
     key = (sample, *bounds)
     if key not in _validations:
         expectations = [
-            Expectation(name, *_expectation(bound, name)) for bound, name in columns.items()
+            Expectation(name, *expectation(bound, name)) for bound, name in columns.items()
         ]
         _validations[key] = FrameValidation(expectations, sample=sample)
     outcomes = _validations[key].run(frame)
@@ -182,7 +182,7 @@ def _usual(rule: Rule, day: DayMeasures) -> float | None:
     return usual if usual >= max(rule.settings["minimumRows"], 1) else None
 
 
-def _as_judged(bound: Bound, number: float) -> float:
+def as_judged(bound: Bound, number: float) -> float:
     """The number as its expectation sees it: 1 inside, 0 outside for `mustNotBeBetween`.
 
     Great Expectations knows no "outside of an interval".
@@ -193,12 +193,12 @@ def _as_judged(bound: Bound, number: float) -> float:
     return float(low <= number <= high)
 
 
-def _expectation(bound: Bound, column: str) -> tuple[str, str, dict[str, Any]]:
+def expectation(bound: Bound, column: str) -> tuple[str, str, dict[str, Any]]:
     """Class, column and arguments of the expectation that holds a bound."""
     operator, values = bound.operator, bound.values
     if operator == "mustNotBe":
         return "ExpectColumnValuesToNotBeInSet", column, {"value_set": list(values)}
-    if operator == "mustNotBeBetween":
+    if operator == "mustNotBeBetween":  # of numbers by `as_judged`
         return "ExpectColumnValuesToBeInSet", column, {"value_set": [0.0]}
     ends, strict = _EXPECTATIONS[operator]
     arguments: dict[str, Any] = {}
@@ -214,6 +214,8 @@ def _result(rule: Rule, day: DayMeasures, number: float, *, passed: bool) -> Rul
     files = sorted(tally.files)
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""
     return RuleResult(
+        key=rule.key,
+        number=number,
         rule=rule.name,
         column=", ".join(rule.column),
         file=f"{files[0]}{more}" if files else "",

@@ -44,6 +44,11 @@ def quoted(text: str) -> str:
     return '"' + text.replace('"', '""') + '"'
 
 
+def use_threads(count: int) -> None:
+    """Sets how many threads DuckDB works with; by default as many as there are cores."""
+    _connection().execute(f"SET threads = {int(count)}")
+
+
 @cache
 def _connection() -> duckdb.DuckDBPyConnection:
     """The database of this process; opening one costs more than counting a small day."""

@@ -63,7 +63,16 @@ class FrameValidation:
         gx, context, batch = _library()
         name = f"suite-{next(_names)}"
         suite = gx.ExpectationSuite(name=name)
+        # Great Expectations keeps one of equal expectations; rules that differ in their bound only
+        # share it.
+        self._keys: dict[str, list[str]] = {}
+        first: dict[str, str] = {}
         for expectation in expectations:
+            content = repr((expectation.kind, expectation.column, expectation.arguments))
+            key = first.setdefault(content, expectation.key)
+            self._keys.setdefault(key, []).append(expectation.key)
+            if key != expectation.key:
+                continue
             kind = getattr(gx.expectations, expectation.kind)
             meta = {"key": expectation.key}
             suite.add_expectation(
@@ -75,19 +84,32 @@ class FrameValidation:
         )
         self._format = {"result_format": "SUMMARY", "partial_unexpected_count": sample}
 
+    def data_docs(self, frame: pd.DataFrame) -> str:
+        """The page of Great Expectations' Data Docs about a frame, as HTML."""
+        from great_expectations.render import renderer, view
+
+        # The names are not in the modules' __all__, and the functions have no types.
+        pages: Any = renderer
+        views: Any = view
+        content = pages.ValidationResultsPageRenderer().render(self._validate(frame))
+        return str(views.DefaultJinjaPageView().render(content))
+
+    def _validate(self, frame: pd.DataFrame) -> Any:
+        with warnings.catch_warnings():
+            # pandas takes a group in a pattern for a wish to extract it.
+            warnings.filterwarnings("ignore", "This pattern is interpreted", UserWarning)
+            return self._definition.run(
+                batch_parameters={"dataframe": frame}, result_format=self._format
+            )
+
     def run(self, frame: pd.DataFrame) -> dict[str, Outcome]:
         """Checks a frame; the outcome of each expectation by its key.
 
         Raises:
             RuntimeError: An expectation could not be evaluated; nothing passes silently.
         """
-        with warnings.catch_warnings():
-            # pandas takes a group in a pattern for a wish to extract it.
-            warnings.filterwarnings("ignore", "This pattern is interpreted", UserWarning)
-            result = self._definition.run(
-                batch_parameters={"dataframe": frame}, result_format=self._format
-            )
-        outcomes = {}
+        result = self._validate(frame)
+        outcomes: dict[str, Outcome] = {}
         for entry in result.results:
             key = entry.expectation_config.meta["key"]
             if "unexpected_count" not in entry.result:
@@ -95,11 +117,12 @@ class FrameValidation:
                     f"Great Expectations could not evaluate {entry.expectation_config.type} on "
                     f"{entry.expectation_config.kwargs.get('column')}: {entry.exception_info}"
                 )
-            outcomes[key] = Outcome(
+            outcome = Outcome(
                 int(entry.result["unexpected_count"]),
                 tuple(entry.result["partial_unexpected_list"]),
                 tuple(entry.result.get("partial_unexpected_index_list") or ()),
             )
+            outcomes |= dict.fromkeys(self._keys[key], outcome)
         return outcomes
 
 

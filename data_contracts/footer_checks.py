@@ -88,6 +88,16 @@ def check_footers(contract: Contract, data: DataFiles) -> FooterReport:
     return report
 
 
+def read_footers(data: DataFiles) -> list[Footer]:
+    """The footers of all files.
+
+    Raises:
+        UnreadableFileError: One of them cannot be read.
+    """
+    states = data.states(data.files)
+    return [_read(data, file, state) for file, state in zip(data.files, states, strict=True)]
+
+
 def changed_since(data: DataFiles, footers: Sequence[Footer]) -> list[RuleResult]:
     """A broken rule for each file that changed after its footer was read."""
     states = data.states([footer.file for footer in footers])

@@ -14,6 +14,8 @@ class RuleResult(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    key: str = ""
+    """The rule within its contract; empty for those of the footers, which every contract has."""
     rule: str
     """Name of the rule."""
     column: str = ""
@@ -22,6 +24,8 @@ class RuleResult(BaseModel):
     """The file, or the first of several."""
     found: str
     """What the data has."""
+    number: float | None = None
+    """The number that was found, where the rule is about one."""
     expected: str
     """What the contract wants."""
     rows: int = 0

@@ -1,4 +1,4 @@
-"""`tailtower contract`: checks files against a data contract before they are in the lake."""
+"""`tailtower contract`: checks files before they are in the lake, drafts and compares contracts."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tasks.errors import ConfigError, ContractError
+from tasks.errors import ConfigError, ContractError, DataError
 from tasks.progress import console
 
 if TYPE_CHECKING:
     from data_contracts.check import DayOfData
     from data_contracts.contract import Contract
+    from data_contracts.data_files import DataFiles
     from tasks.lake import Lake
 
-app = typer.Typer(help="Check data against data contracts.", no_args_is_help=True)
+app = typer.Typer(help="Check data against contracts; draft them.", no_args_is_help=True)
 
 _DAY = re.compile(r"(?:^|/)dt=(\d{4}-\d{2}-\d{2})(?:/|$)")
 
 
 @app.callback()
 def _contract() -> None:
-    """Check data against data contracts."""
+    """Check data against contracts, draft contracts from data, and compare contracts."""
 
 
 @app.command("check")
@@ -88,6 +89,111 @@ def check_command(
     )
 
 
+@app.command("infer")
+def infer_command(
+    path: Annotated[
+        str, typer.Argument(help="A Parquet file, or a folder of them; a path or a pyarrow.fs URL.")
+    ],
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of the data set; by default that of the path."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="File to write; by default the terminal.")
+    ] = None,
+) -> None:
+    """Draft a contract from data: types, nulls, ranges, categories, keys."""
+    from data_contracts.data_files import UnreadableFileError
+    from data_contracts.draft import draft
+
+    if output is not None and output.exists():
+        raise ConfigError("the file is there already", where=str(output), fix="name another one")
+    with console.status(f"reading {path}"):
+        try:
+            text = draft(name or _name_of(path), _files(path))
+        except (UnreadableFileError, ValueError) as error:
+            raise DataError(
+                f"no contract can be drafted: {error}",
+                where=path,
+                fix="give whole Parquet files",
+            ) from error
+    if output is None:
+        print(text, end="")
+        return
+    output.write_text(text, encoding="utf-8")
+    console.print(
+        f"drafted {output}: read and correct it, then "
+        f"tailtower contract check {path} --contract {output}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+@app.command("diff")
+def diff_command(
+    old: Annotated[Path, typer.Argument(help="The contract as it was.")],
+    new: Annotated[Path, typer.Argument(help="The contract as it shall be.")],
+    strict: Annotated[
+        bool, typer.Option("--strict", help="End with exit status 13 when a change breaks.")
+    ] = False,
+) -> None:
+    """List what differs between two contracts, and whom each change breaks."""
+    from data_contracts.difference import differences
+    from tasks.contract_files import read_contract
+
+    before, after = read_contract(old), read_contract(new)
+    changes = differences(before, after)
+    for change in changes:
+        sign = " " if change.breaks == "nobody" else "!"
+        said = " → ".join(text or "nothing" for text in (change.old, change.new))
+        hurt = "" if change.breaks == "nobody" else f"  (breaks {_HURT[change.breaks]})"
+        print(f"{sign} {change.what}: {said}{hurt}")
+    breaking = sum(change.breaks != "nobody" for change in changes)
+    print(f"{len(changes)} changes, {breaking} breaking: {before.version} → {after.version}")
+    if not breaking:
+        return
+    if before.version.partition(".")[0] == after.version.partition(".")[0]:
+        print("a breaking change asks for another first number of the version")
+    if strict:
+        raise ContractError(
+            f"{breaking} changes break somebody",
+            where=str(new),
+            fix="agree on them with those who deliver and read the data, and give a new version",
+        )
+
+
+_HURT = {
+    "deliveries": "deliveries: good ones may now stop a run",
+    "readers": "readers: they may meet what was ruled out",
+    "both": "deliveries and readers",
+}
+
+
+def _name_of(path: str) -> str:
+    """Name of the data set that a path is about: its last folder or file that names no day."""
+    parts = [part for part in path.rstrip("/").split("/") if part and not part.startswith("dt=")]
+    name = parts[-1] if parts else "data"
+    return re.sub(r"\W+", "_", name.removesuffix(".parquet")) or "data"
+
+
+def _files(path: str) -> DataFiles:
+    """All files of a path, of every day below it."""
+    from data_contracts.data_files import DataFile, DataFiles
+    from tasks.contract_files import files_in
+    from tasks.lake import Lake, partition_name
+
+    path = path.rstrip("/")
+    if path.endswith(".parquet"):
+        folder, _, name = path.rpartition("/")
+        lake = Lake(folder or ".")
+        _must_exist(lake, name, path)
+        return DataFiles(lake.fs, (DataFile(name, lake.abspath(name)),))
+    lake = Lake(path)
+    _must_exist(lake, "", path)
+    folders = [partition_name(day) for day in lake.days("")] or [""]
+    return DataFiles(lake.fs, tuple(f for folder in folders for f in files_in(lake, folder).files))
+
+
 def _contract_for(path: str, given: str | None, folder: str) -> Contract:
     """The contract that is named, or that the path names."""
     from tasks.config import DataSettings
@@ -112,7 +218,6 @@ def _contract_for(path: str, given: str | None, folder: str) -> Contract:
 def _days(path: str, contract: Contract, day: date | None) -> list[DayOfData]:
     """The files, by day."""
     from data_contracts.check import DayOfData
-    from data_contracts.data_files import DataFile, DataFiles
     from data_contracts.footer_checks import check_footers
     from tasks.contract_files import files_in
     from tasks.lake import Lake, partition_name
@@ -120,14 +225,11 @@ def _days(path: str, contract: Contract, day: date | None) -> list[DayOfData]:
     path = path.rstrip("/")
     day = day or _day_of(path)
     if path.endswith(".parquet"):
-        folder, _, name = path.rpartition("/")
-        lake = Lake(folder or ".")
-        _must_exist(lake, name, path)
-        return [DayOfData(day, DataFiles(lake.fs, (DataFile(name, lake.abspath(name)),)))]
+        return [DayOfData(day, _files(path))]
     lake = Lake(path)
     _must_exist(lake, "", path)
     if not any(name.startswith("dt=") for name in lake.list_folders("")):
-        return [DayOfData(day, files_in(lake, ""))]
+        return [DayOfData(day, _files(path))]
     data = {moment: files_in(lake, partition_name(moment)) for moment in lake.days("")}
     rows = {moment: check_footers(contract, files).rows for moment, files in data.items()}
     days_before = [r.settings["days"] for r in contract.rules if r.measure == "trailing"]

@@ -7,10 +7,13 @@ when there is a day to check.
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
+from pathlib import Path
 from typing import Any
 
 from data_contracts.broken_rules import BrokenRule, broken_rules, render
@@ -18,7 +21,9 @@ from data_contracts.contract import Contract
 from data_contracts.footer_checks import check_footers
 from data_contracts.result import ContractResult
 from data_contracts.type_drift import types_between_days
+from tasks.contract_counts import COUNTS, earlier_counts
 from tasks.contract_files import contract_of, files_in, files_of
+from tasks.contract_quarantine import DATA_DOCS, quarantine, write_data_docs
 from tasks.errors import ContractError, DataError
 from tasks.lake import Lake, Output, Published, partition_name
 from tasks.progress import console, log
@@ -48,28 +53,33 @@ def run(spec: RunSpec) -> StepResult:
     if new:
         _check(spec, plans)
     outputs: dict[str, Published] = {}
-    results: list[ContractResult] = []
+    checked: list[tuple[Contract, ContractResult]] = []
     drift: list[BrokenRule] = []
+    refused: list[str] = []
     for plan in plans:
         types = {}
         for day, published in sorted(plan.found.items()):
             outputs[f"{plan.contract.dataset}/{day}"] = published
             result = read_result(lake, published)
-            results.append(result)
+            checked.append((plan.contract, result))
             types[day] = result.types
+            if result.blocked and spec.config.data.validation == "block":
+                refused.append(quarantine(lake, result, plan.partitions[day]))
         drift += types_between_days(plan.contract, types)
-    broken = broken_rules(results, drift)
+    docs = _data_docs(spec, checked if new else [])
+    broken = broken_rules([result for _, result in checked], drift)
     if broken:
-        _report(spec, broken)
+        _report(spec, broken, docs, refused)
     facts = {
         "validation": spec.config.data.validation,
         "contract_versions": {p.contract.dataset: p.contract.version for p in plans},
         "days": len(outputs),
         "days_checked_now": new,
-        "rows": sum(result.rows for result in results),
+        "rows": sum(result.rows for _, result in checked),
         "warnings": _count(broken, "warn"),
         "blocking": _count(broken, "block"),
         "broken_rules": [str(entry) for entry in broken[:20]],
+        "data_docs": docs,
         "seconds": round(time.monotonic() - started, 2),
     }
     log("validated", **facts)
@@ -79,6 +89,15 @@ def run(spec: RunSpec) -> StepResult:
 def read_result(lake: Lake, published: Published) -> ContractResult:
     """The result that a day's check published."""
     return ContractResult.model_validate_json(lake.read_text(published.file(RESULT)))
+
+
+def _data_docs(spec: RunSpec, checked: list[tuple[Contract, ContractResult]]) -> str | None:
+    """Path of the page about the run's days, written again only when days were checked."""
+    folder = f"reports/{partition_name(spec.day)}"
+    if checked:
+        return write_data_docs(spec.lake(), folder, checked)
+    path = f"{folder}/{DATA_DOCS}"
+    return path if spec.lake().exists(path) else None
 
 
 def _datasets(spec: RunSpec, lake: Lake) -> dict[str, list[date]]:
@@ -106,6 +125,7 @@ class _Plan:
     """What is known about a data set's days, and what is left to check."""
 
     contract: Contract
+    partitions: dict[date, Published] = field(default_factory=dict)
     found: dict[date, Published] = field(default_factory=dict)
     pending: dict[date, _PendingDay] = field(default_factory=dict)
 
@@ -123,6 +143,7 @@ def _plan(lake: Lake, contract: Contract, days: Sequence[date]) -> _Plan:
         partition = partitions.get(day)
         if partition is None:
             continue
+        plan.partitions[day] = partition
         rows_before = partitions.rows_before(day, max(trailing, default=0))
         waiting = _PendingDay(
             partition,
@@ -240,41 +261,61 @@ def _check(spec: RunSpec, plans: Sequence[_Plan]) -> None:
 
 
 def _check_plan(lake: Lake, plan: _Plan, mapper: Callable[..., list[Any]]) -> None:
-    from data_contracts.check import DayOfData, check_days
+    from data_contracts.check import DayOfData, check_days, counts_of
 
     days = [
         DayOfData(
-            day, files_of(lake, pending.partition), pending.partition.digest, pending.rows_before
+            day,
+            files_of(lake, pending.partition),
+            pending.partition.digest,
+            pending.rows_before,
+            earlier_counts(lake, plan.output, plan.contract, day, pending.rows_before),
         )
         for day, pending in plan.pending.items()
     ]
-    for result in check_days(plan.contract, days, mapper=mapper):
-        assert result.day is not None
+    with tempfile.TemporaryDirectory(prefix="tailtower-counts-") as folder:
+        counts = Path(folder)
+        for result in check_days(plan.contract, days, mapper=mapper, counts_folder=counts):
+            day = result.day
+            assert day is not None
 
-        def write(output: Output, result: ContractResult = result) -> None:
-            output.write_bytes(RESULT, result.model_dump_json(indent=1).encode())
-            output.meta.update(blocked=result.blocked, warnings=result.warnings)
+            def write(output: Output, result: ContractResult = result, day: date = day) -> None:
+                output.write_bytes(RESULT, result.model_dump_json(indent=1).encode())
+                for path in counts_of(counts, day).values():
+                    with output.open(f"{COUNTS}/{path.name}") as stream, path.open("rb") as source:
+                        shutil.copyfileobj(source, stream)
+                output.meta.update(blocked=result.blocked, warnings=result.warnings)
 
-        pending = plan.pending[result.day]
-        plan.found[result.day] = lake.build(
-            plan.output, result.day, write, inputs=pending.inputs, settings=pending.settings
-        )
+            pending = plan.pending[day]
+            plan.found[day] = lake.build(
+                plan.output, day, write, inputs=pending.inputs, settings=pending.settings
+            )
 
 
-def _report(spec: RunSpec, broken: list[BrokenRule]) -> None:
+def _report(
+    spec: RunSpec, broken: list[BrokenRule], docs: str | None, refused: Sequence[str]
+) -> None:
     """Stops the run, or shows what it goes on with.
 
     Raises:
         ContractError: A blocking rule is broken and blocks.
     """
     if _count(broken, "block") and spec.config.data.validation == "block":
-        raise _contract_error(spec.lake(), broken)
+        raise _contract_error(spec.lake(), broken, [docs] if docs else [], refused)
     console.print(_message(broken), markup=False, highlight=False, soft_wrap=True)
 
 
-def _contract_error(lake: Lake, broken: list[BrokenRule]) -> ContractError:
+def _contract_error(
+    lake: Lake,
+    broken: list[BrokenRule],
+    docs: Sequence[str] = (),
+    refused: Sequence[str] = (),
+) -> ContractError:
+    lines = [_message(broken)]
+    lines += [f"  data docs: {lake.url}/{path}" for path in docs]
+    lines += [f"  on record: {lake.url}/{path}" for path in refused[:3]]
     return ContractError(
-        _message(broken),
+        "\n".join(lines),
         where=f"{lake.url}/raw",
         fix="deliver the data again, or change the contract if the data is right; "
         "`data.validation: warn` lets a run pass",

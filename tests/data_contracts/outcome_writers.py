@@ -169,6 +169,11 @@ def compact_name(folder: Path) -> None:
     deliver(folder.parent / "dt=20260101", events())
 
 
+def _catalogue(rows: int) -> pa.Array:
+    """IDs of the same few items, whatever the number of rows."""
+    return pa.array([f"item {n % 500}" for n in range(rows)])
+
+
 def after_days(days: int, rows: int, today: int) -> Writer:
     """A day after others; all have the given rows."""
 
@@ -176,8 +181,9 @@ def after_days(days: int, rows: int, today: int) -> Writer:
         for n in range(1, days + 1):
             before = DAY - timedelta(n)
             moved = [t - n * DAY_MICROS for t in even_times(rows)]
-            deliver(folder.parent / f"dt={before}", events(rows=rows, micros=moved))
-        deliver(folder, events(rows=today))
+            known = events(rows=rows, micros=moved, items=_catalogue(rows))
+            deliver(folder.parent / f"dt={before}", known)
+        deliver(folder, events(rows=today, items=_catalogue(today)))
 
     return write
 

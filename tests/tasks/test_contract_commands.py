@@ -1,4 +1,4 @@
-"""`tailtower contract check`: files outside the lake, their day, their contract, their outcome."""
+"""`tailtower contract`: checks of files outside the lake, drafts, and differences of contracts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.contract_commands import app
-from tasks.errors import ConfigError, ContractError
+from tasks.errors import ConfigError, ContractError, DataError
 
 DAY_START = (date(2026, 1, 2) - date(1970, 1, 1)).days * 86_400_000_000
 
@@ -80,3 +80,61 @@ def test_a_contract_of_ones_own_names_its_mistakes(tmp_path: Path) -> None:
 def test_nothing_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nothing is there"):
         _check(str(tmp_path / "none"), "--contract", "interactions")
+
+
+def _orders(root: Path) -> str:
+    table = pa.table({"order": range(120), "shop": ["a", "b"] * 60, "price": [1.5] * 120})
+    return _file(root / "orders" / "dt=2026-01-02" / "x.parquet", table)
+
+
+def test_a_draft_is_kept_by_its_data_and_an_edit_of_it_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _orders(tmp_path)
+    contract = tmp_path / "orders.odcs.yaml"
+    app(["infer", str(tmp_path / "orders"), "--output", str(contract)], standalone_mode=False)
+    assert "read and correct it" in capsys.readouterr().err
+    _check(path, "--contract", str(contract))
+    assert "contract kept, 0 warnings: 120 rows" in capsys.readouterr().err
+    text = contract.read_text()
+    assert "name: orders\n" in text
+    edited = tmp_path / "edited.yaml"
+    edited.write_text(text.replace("- b\n", "- c\n").replace("severity: warn", "severity: block"))
+    with pytest.raises(ContractError, match=r"valid values +shop .* one of a, c +60"):
+        _check(path, "--contract", str(edited))
+    with pytest.raises(ConfigError, match="there already"):
+        app(["infer", path, "--output", str(contract)], standalone_mode=False)
+
+
+def test_a_draft_goes_to_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    app(["infer", _orders(tmp_path), "--name", "sales"], standalone_mode=False)
+    assert "id: sales\n" in capsys.readouterr().out
+
+
+def test_nothing_to_draft_from_is_an_error_of_the_data(tmp_path: Path) -> None:
+    (tmp_path / "x.parquet").write_bytes(b"a,b\n")
+    with pytest.raises(DataError, match="not Parquet"):
+        app(["infer", str(tmp_path / "x.parquet")], standalone_mode=False)
+    with pytest.raises(ConfigError, match="nothing is there"):
+        app(["infer", str(tmp_path / "none")], standalone_mode=False)
+
+
+def test_differences_are_listed_and_strict_ends_with_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = tmp_path / "old.yaml", tmp_path / "new.yaml"
+    app(["infer", _orders(tmp_path), "--output", str(old)], standalone_mode=False)
+    capsys.readouterr()
+    text = old.read_text()
+    new.write_text(text.replace("maxLength: 1", "maxLength: 9").replace("        - b\n", ""))
+    app(["diff", str(old), str(new)], standalone_mode=False)
+    out = capsys.readouterr().out
+    assert "! rule length of shop: length 1 to 1 (block) → length 1 to 9 (block)" in out
+    assert "breaks readers" in out
+    assert "  rule valid values of shop: one of a, b (warn) → one of a (warn)\n" in out
+    assert "2 changes, 1 breaking: 0.1.0 → 0.1.0" in out
+    assert "another first number of the version" in out
+    with pytest.raises(ContractError, match="1 changes break somebody"):
+        app(["diff", str(old), str(new), "--strict"], standalone_mode=False)
+    app(["diff", str(old), str(old), "--strict"], standalone_mode=False)
+    assert capsys.readouterr().out.endswith("0 changes, 0 breaking: 0.1.0 → 0.1.0\n")

@@ -6,6 +6,8 @@ must not grow with the days that were checked before.
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -233,3 +235,58 @@ def test_nothing_new_does_not_import_great_expectations(lake: Path) -> None:
         cwd=CONTRACTS.parent,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_refused_delivery_is_on_record_and_its_files_stay(lake: Path) -> None:
+    day = _spoil(lake)
+    raw = lake / "raw" / "interactions" / f"dt={day}"
+    before = {path.name: path.read_bytes() for path in raw.iterdir()}
+    for _ in range(2):
+        with pytest.raises(ContractError, match=r"on record: .*/quarantine/interactions/dt="):
+            validate.run(_spec(lake, day))
+    (path,) = (lake / "quarantine").rglob("*.json")
+    record = json.loads(path.read_text())
+    partition = Lake(str(lake)).partition("raw/interactions", day)
+    assert partition is not None
+    assert record["manifest_digest"] == partition.digest
+    assert record["manifest"]["files"][0]["path"] == "a.parquet"
+    assert [rule["rule"] for rule in record["broken"]] == ["required", "unknown column"]
+    assert record["contract_version"] == "1.0.0"
+    assert {path.name: path.read_bytes() for path in raw.iterdir()} == before
+    # Delivered again and good: the run goes on, and the refused delivery stays on record.
+    _write(lake, "interactions", day, _events(day))
+    assert validate.run(_spec(lake, day)).facts["blocking"] == 0
+    assert path.is_file()
+
+
+def test_warnings_only_put_nothing_on_record(lake: Path) -> None:
+    validate.run(_spec(lake, _spoil(lake), validation="warn"))
+    assert not (lake / "quarantine").exists()
+
+
+def test_data_docs_are_written_with_new_checks_and_need_no_network(lake: Path) -> None:
+    spec = _spec(lake, FIRST + timedelta(1))
+    path = lake / validate.run(spec).facts["data_docs"]
+    html = path.read_text()
+    assert "interactions user_id: required (no nulls)" in html
+    assert not re.findall(r"(?:src|href)=[\"']?(?:https?:)?//", html)
+    before = path.stat().st_mtime_ns
+    assert lake / validate.run(spec).facts["data_docs"] == path
+    assert path.stat().st_mtime_ns == before
+
+
+def test_unseen_ids_are_told_from_the_counts_of_days_checked_before(lake: Path) -> None:
+    for n in range(3, 5):
+        day = FIRST + timedelta(n)
+        _write(lake, "interactions", day, _events(day))
+    validate.run(_spec(lake, FIRST + timedelta(3)))
+    last = FIRST + timedelta(4)
+    items = pa.array([f"new {n}" for n in range(ROWS - 2)] + ["i0", "i1"])
+    _write(lake, "interactions", last, _events(last, item_id=items))
+    step = validate.run(_spec(lake, last))
+    assert step.facts["days_checked_now"] == 1
+    assert step.facts["broken_rules"] == [f"interactions {last}: unseen values item_id"]
+    (rule,) = validate.read_result(
+        Lake(str(lake)), Lake(str(lake)).open_published(step.outputs[f"interactions/{last}"])
+    ).broken
+    assert rule.found == "90 % unseen"
