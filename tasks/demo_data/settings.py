@@ -17,19 +17,19 @@ GENERATOR_VERSION = 1
 class DemoSettings(Settings):
     """A synthetic log. Equal settings give equal days, whichever days are asked for."""
 
-    users: int = Field(default=2_400, ge=10)
+    users: int = Field(default=1_000, ge=10)
     """Regular users who are there from the beginning and stay."""
-    items: int = Field(default=1_600, ge=10)
+    items: int = Field(default=700, ge=10)
     """Regular items that are there from the beginning and stay."""
-    events_per_day: int = Field(default=30_000, ge=100)
+    events_per_day: int = Field(default=12_000, ge=100)
     """Interactions of one day, exactly."""
     visitor_share: float = Field(default=0.4, ge=0, le=0.8)
     """Share of a day's events that belongs to visitors: users who come once or twice."""
     rare_item_share: float = Field(default=0.22, ge=0, le=0.8)
     """Share of a day's events that falls on rare items: items that are taken once or twice."""
-    joiners_per_day: int = Field(default=150, ge=0)
+    joiners_per_day: int = Field(default=60, ge=0)
     """New users of each day who stay for one to two weeks."""
-    releases_per_day: int = Field(default=40, ge=0)
+    releases_per_day: int = Field(default=16, ge=0)
     """New items of each day that are in demand for one to two weeks."""
     clusters: int = Field(default=24, ge=2, le=len(THEMES))
     """Taste clusters, the hidden truth behind who takes what."""

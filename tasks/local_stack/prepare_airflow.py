@@ -9,13 +9,15 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+from tasks.local_stack.settings import TRAINING_SLOTS
+
 
 def prepare(marker: Path, pool: str) -> None:
     """Creates or migrates the database, adds the pool, then writes the marker.
 
     Args:
         marker: File that holds the version for which the database is complete.
-        pool: Pool of one slot.
+        pool: Pool of the trainings.
     """
     if not marker.exists():
         # A first attempt that was killed left a part of a database, which nobody has used yet.
@@ -27,8 +29,8 @@ def prepare(marker: Path, pool: str) -> None:
     initdb()
     Pool.create_or_update_pool(
         name=pool,
-        slots=1,
-        description="Trainings on this machine; one at a time",
+        slots=TRAINING_SLOTS,
+        description="Trainings on this machine",
         include_deferred=False,
     )
     temporary = marker.with_suffix(".new")

@@ -12,9 +12,6 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-PROXIED_ARTIFACTS = "mlflow-artifacts:/"
-"""Artifact root that means: ask the tracking server."""
-
 
 def create_database(path: Path, artifact_root: str) -> None:
     """Makes a SQLite tracking database unless it is there; takes some seconds, all or nothing.
@@ -46,7 +43,7 @@ def main(database: Path, arguments: list[str]) -> None:
         database: The SQLite file.
         arguments: Further options of `mlflow server`.
     """
-    create_database(database, PROXIED_ARTIFACTS)
+    create_database(database, str(database.parent / "artifacts"))
     from mlflow.cli import cli
 
     # In this process: to import MLflow a second time would cost five seconds.

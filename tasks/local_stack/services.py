@@ -213,7 +213,9 @@ def _mlflow(settings: StackSettings, port: int) -> Service:
             "--host", HOST, "--port", str(port),
             # Four workers and the job runners of the default take 1.9 GB.
             "--workers", "1",
-            "--serve-artifacts", "--artifacts-destination", (home / "artifacts").as_uri(),
+            # Clients are on this machine and write where the server reads; its proxy would copy
+            # every model twice over HTTP.
+            "--no-serve-artifacts", "--default-artifact-root", str(home / "artifacts"),
         ),
         environment={
             "PYTHONPATH": str(code_root()),

@@ -14,7 +14,11 @@ HOST = "127.0.0.1"
 """The only address anything here listens on."""
 
 TRAINING_POOL = "training"
-"""Airflow pool of one slot: two trainings at once on one machine only slow each other down."""
+"""Airflow pool of the trainings."""
+
+TRAINING_SLOTS = 2
+"""Trainings at once: a run's candidate and a baseline, so that one computes while the other loads
+its libraries. Only one run is active at a time."""
 
 DEFAULT_PORTS = {"airflow": 8080, "execution": 8081, "mlflow": 5000}
 _PORT_VARIABLES = {

@@ -113,7 +113,7 @@ def test_nine_ids_in_ten_occur_once_or_twice(tmp_path):
         # The other end of Zipf's law: one ID in a hundred has a fifth of the events or more.
         top = sum(count for _, count in counts.most_common(len(counts) // 100))
         assert top / counts.total() > 0.2
-    assert report.events == 150_000
+    assert report.events == 60_000
 
 
 def test_every_day_brings_new_users_and_items(default_lake):
