@@ -50,6 +50,7 @@ class Chain:
         self._name = name
         self._table = table
         self._counts = counts
+        self._opened: dict[date, Published] = {}
         self._runner = runner
         self._rolling = table.dataset == "interactions"
         self._window_days = window_days if self._rolling else None
@@ -139,10 +140,13 @@ class Chain:
     def _weighed(self, days: Sequence[date], today: date, decay: float) -> list[WeightedDay]:
         from tasks.longtail.window import weigh
 
-        return [
-            weigh(self._lake.open_published(self._counts[day][0]), day, today=today, decay=decay)
-            for day in days
-        ]
+        return [weigh(self._open_counts(day), day, today=today, decay=decay) for day in days]
+
+    def _open_counts(self, day: date) -> Published:
+        """A day's counts; neighbouring windows share nearly all their days."""
+        if day not in self._opened:
+            self._opened[day] = self._lake.open_published(self._counts[day][0])
+        return self._opened[day]
 
 
 class _Previous:
