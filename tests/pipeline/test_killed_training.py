@@ -17,7 +17,10 @@ from tasks.resolve_run import resolve
 from tasks.steps import STEPS, execute
 from tasks.version import PROJECT_ROOT
 
-pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [
+    *(pytest.mark.faults, pytest.mark.integration),
+    *(pytest.mark.slow, pytest.mark.timeout(900)),
+]
 
 # Long enough to be caught in the middle, with many checkpoints.
 SLOW = ("training.epochs=6", "training.checkpoint_every=2", "training.log_every=2")
@@ -54,7 +57,7 @@ def _weights(spec):
     published = spec.output("train.candidate", "model")
     bundle = json.loads(Path(spec.lake().abspath(published.file("bundle.json"))).read_text())
     return {
-        name: part["digest"]
+        name: part["sha256"]
         for name, part in bundle["parts"].items()
         if name.endswith(".safetensors")
     }
