@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import shutil
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -70,15 +71,25 @@ def save_model(target: Path, bundle: Path) -> None:
 
 @contextmanager
 def quiet_pyfunc() -> Iterator[ModuleType]:
-    """The module `mlflow.pyfunc`, without warnings that only its own authors could heed."""
-    with warnings.catch_warnings():
-        # MLflow 3.17 warns about the type hints of its own agents when it is imported, and
-        # compares pandas indices in a way that pandas 3 has deprecated.
-        warnings.filterwarnings("ignore", "(?s).*Any type hint is inferred", UserWarning)
-        warnings.filterwarnings("ignore", "Operation with range is deprecated")
-        import mlflow.pyfunc
+    """The module `mlflow.pyfunc`, without warnings that only its own authors could heed.
 
-        yield mlflow.pyfunc
+    Loading a model puts the model's code in front of everything this process, and every process
+    it starts, imports later, and leaves compiled files in the artifacts: both are undone.
+    """
+    search_path, no_bytecode = list(sys.path), sys.dont_write_bytecode
+    sys.dont_write_bytecode = True
+    try:
+        with warnings.catch_warnings():
+            # MLflow 3.17 warns about the type hints of its own agents when it is imported, and
+            # compares pandas indices in a way that pandas 3 has deprecated.
+            warnings.filterwarnings("ignore", "(?s).*Any type hint is inferred", UserWarning)
+            warnings.filterwarnings("ignore", "Operation with range is deprecated")
+            import mlflow.pyfunc
+
+            yield mlflow.pyfunc
+    finally:
+        sys.path = search_path
+        sys.dont_write_bytecode = no_bytecode
 
 
 def imported_by(script: Path) -> set[Path]:

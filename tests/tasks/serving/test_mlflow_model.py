@@ -39,7 +39,7 @@ print(json.dumps([answer["item_id"][0], [sys.modules[n].__file__ for n in names]
 def test_the_model_runs_on_the_code_that_travels_with_it(two_days: TwoDays, tmp_path: Path) -> None:
     with local_copy(two_days.config, "2") as folder:
         found = subprocess.run(
-            [sys.executable, "-c", _LOAD, str(folder)],
+            [sys.executable, "-B", "-c", _LOAD, str(folder)],
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": ""},
             capture_output=True,
@@ -61,6 +61,18 @@ def test_only_needed_modules_travel(two_days: TwoDays) -> None:
     with local_copy(two_days.config, "2") as folder:
         copied = {str(p.relative_to(folder / "code")) for p in (folder / "code").rglob("*.py")}
     assert copied == names
+
+
+def test_loading_a_model_leaves_no_trace(two_days: TwoDays) -> None:
+    """Else worker processes started later would import the model's code instead of ours."""
+    search_path = list(sys.path)
+    with local_copy(two_days.config, "2") as folder:
+        before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+        with quiet_pyfunc() as pyfunc:
+            pyfunc.load_model(str(folder))
+            assert sys.path != search_path
+        assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    assert sys.path == search_path
 
 
 def test_nothing_is_pickled(two_days: TwoDays) -> None:
