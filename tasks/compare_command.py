@@ -7,16 +7,12 @@ from typing import Annotated
 
 import typer
 
+from tasks.command_options import DEFAULT_CONFIG, ConfigOption, SetOption
 from tasks.config_file import load_config
-
-_DEFAULT_CONFIG = Path("conf/demo.yaml")
 
 
 def compare_command(
-    config: Annotated[
-        Path,
-        typer.Option("--config", "-c", help="The pipeline's YAML file.", envvar="TAILTOWER_CONFIG"),
-    ] = _DEFAULT_CONFIG,
+    config: ConfigOption = DEFAULT_CONFIG,
     run: Annotated[
         list[str] | None,
         typer.Option(
@@ -29,10 +25,7 @@ def compare_command(
         Path | None, typer.Option(help="Write a self-contained HTML report there.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", "-s", help="Replace one setting, as key.path=value."),
-    ] = None,
+    settings: SetOption = None,
 ) -> None:
     """Compare models, with bootstrap intervals from their stored per-user results."""
     from rich.console import Console

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tasks.command_options import DEFAULT_CONFIG
 from tasks.config import PipelineConfig
 from tasks.config_file import load_config, load_yaml
 from tasks.errors import DataError
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from tasks.local_stack.airflow_client import AirflowClient, TaskInstance
 
 DAG_ID = "daily_retrain"
-_DEMO_CONFIG = Path("conf/demo.yaml")
 _OWN_CONFIG = Path("conf/own_data.yaml")
 _FIRST_DEMO_DAY = date(2026, 1, 1)
 # Days of synthetic logs before the first day that is trained and gated.
@@ -52,7 +52,7 @@ def demo_command(
     path = _synthetic(days) if data is None else _ingested(data, mapping)
     config = load_config(path)
     chosen = _newest_days(config, days)
-    info = up(settings_from_environment(extra={"TAILTOWER_CONFIG": str(_DEMO_CONFIG)}))
+    info = up(settings_from_environment(extra={"TAILTOWER_CONFIG": str(DEFAULT_CONFIG)}))
     show(info)
     with AirflowClient.of_stack(info) as airflow:
         airflow.wait_for_dag(DAG_ID)
@@ -66,9 +66,9 @@ def demo_command(
 def _synthetic(days: int) -> Path:
     from tasks.demo_data import DemoSettings, generate
 
-    config = load_config(_DEMO_CONFIG)
+    config = load_config(DEFAULT_CONFIG)
     generate(DemoSettings(), Lake(config.lake), start=_FIRST_DEMO_DAY, days=_DEMO_HISTORY + days)
-    return _DEMO_CONFIG
+    return DEFAULT_CONFIG
 
 
 def _ingested(data: str, mapping: Path | None) -> Path:

@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tasks.command_options import DEFAULT_CONFIG, ConfigOption, SetOption
 from tasks.config_file import load_config
-from tasks.run_command import DEFAULT_CONFIG, ConfigOption, SetOption, parse_day
+from tasks.run_command import parse_day
 
 if TYPE_CHECKING:
     from tasks.explain_id import IdExplanation

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tasks.command_options import DEFAULT_CONFIG, ConfigOption, SetOption
 from tasks.config_file import load_config
-
-_DEFAULT_CONFIG = Path("conf/demo.yaml")
 
 
 def recommend_command(
@@ -29,14 +27,8 @@ def recommend_command(
         bool, typer.Option("--include-seen", help="Recommend what the user has taken, too.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-    config: Annotated[
-        Path,
-        typer.Option("--config", "-c", help="The pipeline's YAML file.", envvar="TAILTOWER_CONFIG"),
-    ] = _DEFAULT_CONFIG,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", "-s", help="Replace one setting, as key.path=value."),
-    ] = None,
+    config: ConfigOption = DEFAULT_CONFIG,
+    settings: SetOption = None,
 ) -> None:
     """Show what a model recommends to a user, or to anybody with a given history.
 

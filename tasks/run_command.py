@@ -10,23 +10,15 @@ from typing import Annotated
 
 import typer
 
+from tasks.command_options import DEFAULT_CONFIG, ConfigOption, SetOption
 from tasks.config_file import load_config
 from tasks.errors import ConfigError, PartitionMissingError
 from tasks.progress import log
 from tasks.run_spec import RunSpec, load_run_spec
 from tasks.steps import BY_NAME, RESOLVE, STEPS, execute
 
-DEFAULT_CONFIG = Path("conf/demo.yaml")
 _STEP_HELP = ", ".join([RESOLVE.name, *BY_NAME])
 
-ConfigOption = Annotated[
-    Path,
-    typer.Option("--config", "-c", help="The pipeline's YAML file.", envvar="TAILTOWER_CONFIG"),
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", "-s", help="Replace one setting, as key.path=value; may be repeated."),
-]
 ForceOption = Annotated[
     bool, typer.Option("--force", help="Start a new run even if this one was done before.")
 ]

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tasks.command_options import DEFAULT_CONFIG
 from tasks.errors import ConfigError
 
 HOST = "127.0.0.1"
@@ -26,7 +27,6 @@ _PORT_VARIABLES = {
     "execution": "TAILTOWER_EXECUTION_PORT",
     "mlflow": "TAILTOWER_MLFLOW_PORT",
 }
-_DEFAULT_CONFIG = Path("conf/demo.yaml")
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def _port(variables: Mapping[str, str], variable: str, default: int) -> int:
 
 def _pipeline_config(root: Path, named: str | None) -> Path | None:
     if named is None:
-        default = root / _DEFAULT_CONFIG
+        default = root / DEFAULT_CONFIG
         return default if default.is_file() else None
     # A relative name means the folder it was typed in; the services keep only the absolute one.
     path = (root / named).resolve()
