@@ -23,7 +23,7 @@ test: setup ## unit and fast integration tests
 	@$(VENV)/pytest
 
 test-slow: setup ## the tests that start services, kill processes or train for long
-	@$(VENV)/pytest -m slow
+	@$(VENV)/pytest -m slow --hypothesis-profile=default
 
 up: setup ## start Airflow and MLflow on this machine, on loopback only
 	@$(VENV)/tailtower up
