@@ -25,7 +25,7 @@ from tests.tasks.local_stack.helpers import free_port
 
 pytestmark = [
     *(pytest.mark.faults, pytest.mark.integration),
-    *(pytest.mark.slow, pytest.mark.timeout(900)),
+    *(pytest.mark.slow, pytest.mark.timeout(1800)),
 ]
 
 # Long enough to be caught in the middle, with many checkpoints.
@@ -142,7 +142,7 @@ def test_a_training_killed_under_airflow_is_retried_to_the_same_weights(
             folder, lambda: not airflow.dag_run(DAG_ID, run.run_id).is_over, seconds=300
         )
         _kill_ranks(folder)
-        assert airflow.wait_for_run(DAG_ID, run.run_id, timeout=400).state == "success"
+        assert airflow.wait_for_run(DAG_ID, run.run_id, timeout=900).state == "success"
         tries = {
             task.map_index: task.try_number
             for task in airflow.task_instances(DAG_ID, run.run_id)
