@@ -27,6 +27,7 @@ from typing import Any
 from benchmarks.counting_contenders import COLUMNS, CONTENDERS, emptied
 from benchmarks.counting_lake import WINDOW_DAYS, day_of, deliver
 from benchmarks.measure import Contender, Samples, busy_machine, interleave, opened
+from benchmarks.options import cache_folder, number
 from benchmarks.synthetic_events import EventShape, make_events
 from tasks.lake import partition_name
 
@@ -169,12 +170,6 @@ def advance(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     }
 
 
-def number(text: str) -> int:
-    """A number such as `32M`."""
-    factor = {"k": 1_000, "M": 1_000_000}.get(text[-1], 1)
-    return int(float(text.rstrip("kM")) * factor)
-
-
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -195,12 +190,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--no-compare", action="store_true", help="leave the other tools out")
     parser.add_argument("--no-window", action="store_true", help="leave the 30-day window out")
     parser.add_argument("--figure", type=Path, help="draw the result into this SVG file")
-    parser.add_argument(
-        "--cache",
-        type=Path,
-        default=Path(tempfile.gettempdir()) / "tailtower-bench",
-        help="folder that keeps the logs (default: %(default)s)",
-    )
+    parser.add_argument("--cache", type=Path, help="folder that keeps the logs; default: none")
     options = parser.parse_args(argv)
     options.day_events = options.day_events or options.events // 8
     return options
@@ -214,8 +204,11 @@ def main(argv: list[str] | None = None) -> None:
         "runs": options.runs,
         "load_before": round(busy_machine(), 2),
     }
-    options.cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="counting-", dir=options.cache) as folder:
+    with (
+        cache_folder(options.cache) as options.cache,
+        # On the same disk as the logs: the lakes link to them.
+        tempfile.TemporaryDirectory(prefix="counting-", dir=options.cache) as folder,
+    ):
         if not options.no_compare:
             report.update(compare_with_others(options, Path(folder)))
         if options.growth:

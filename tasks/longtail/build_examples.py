@@ -45,7 +45,7 @@ def build_examples(output: Output, inputs: ExampleInputs, dask: DaskSettings) ->
     """
     lake = output.lake
     parts = parts_for(inputs.rows * _ROW_BYTES, PART_BYTES)
-    with scratch_folder(lake) as scratch, open_runner(dask, inputs.bytes) as runner:
+    with scratch_folder(lake) as scratch, open_runner(dask, inputs.bytes, lake) as runner:
         train, test, dropped = _split(runner, scratch, inputs, parts)
         users_table = split_users(runner, scratch, inputs, parts)
         stats_tasks = [StatsTask(scratch, train, part) for part in range(parts)]

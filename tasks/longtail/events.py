@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tasks.errors import DataError, LakeError
 from tasks.lake import Lake
-from tasks.longtail.columns import collect, from_arrow, id_field, read_schema, scan, to_arrow
+from tasks.longtail.columns import collect, from_arrow, id_or_nothing, read_schema, scan, to_arrow
 from tasks.longtail.event_file import EventFile
 from tasks.longtail.exchange import Scratch, read_part, write_parts, write_split
 from tasks.longtail.hash_index import numbered
@@ -103,10 +103,7 @@ def split_file(task: SplitTask) -> SplitResult:
 
 
 def _id_type(schema: pa.Schema, column: str, where: str) -> pl.DataType:
-    index = schema.get_field_index(column)
-    if index >= 0 and pa.types.is_null(schema.field(index).type):
-        return pl.Null()  # the column holds nothing, in this file
-    dtype, listed = id_field(schema, column, where)
+    dtype, listed = id_or_nothing(schema, column, where)
     if listed:
         raise DataError(f"column '{column}' holds lists", where=where, fix="deliver one ID a row")
     return dtype

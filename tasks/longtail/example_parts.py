@@ -102,6 +102,8 @@ def _attributes(lake: Lake, task: PartTask, files: int, dtype: pl.DataType) -> p
         return None
     frames = [read_part_frame(lake, [path], task.part) for path in task.users[:files]]
     rows = newest_of(frames, "user_id")
+    if rows.schema["user_id"] == pl.Null:  # no file names a user
+        rows = rows.cast({"user_id": dtype})
     if rows.schema["user_id"] != dtype:
         raise DataError(
             f"user_id is {dtype} in raw/interactions and {rows.schema['user_id']} in raw/users",

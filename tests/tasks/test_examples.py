@@ -30,6 +30,7 @@ from tests.tasks.longtail.world import (
     digests,
     items_table,
     outputs,
+    users_table,
 )
 
 
@@ -450,6 +451,47 @@ def test_a_file_without_any_id_has_no_type_of_its_own(tmp_path):
     )
     assert run_steps(spec).facts["dropped_rows"] == 2
     assert sorted(outputs(spec)["train"]["device"].to_pylist()) == [[0], [3]]
+
+
+@pytest.mark.parametrize("everywhere", [False, True], ids=["in_one_file", "in_all_files"])
+def test_a_side_table_column_without_any_value_fits_every_type(tmp_path, everywhere):
+    """Arrow's null type, alone or in lists, means the same as nulls of the column's type."""
+    made = []
+    for typed in (True, False):
+        lake = tmp_path / str(typed)
+        world = World(lake)
+        text = pa.string() if typed else pa.null()
+        nothing = {
+            "title": pa.nulls(3, text),
+            "tags": pa.array([[], None, [None]], pa.list_(text)),
+            "colour": pa.nulls(3, text),
+        }
+        empty_items = pa.table({"item_id": [3, 4, 5], **nothing})
+        empty_users = pa.table({"user_id": ["u1", "u2", "u3"], "country": pa.nulls(3, text)})
+        for number in (1, 3, 4) if everywhere else (3,):
+            write_partition(lake, "items", number, empty_items)
+        for number in (1, 4) if everywhere else (1,):
+            others = {} if everywhere else {"b.parquet": users_table(["u4", "u5"])}
+            write_partition(lake, "users", number, {"a.parquet": empty_users, **others})
+        spec = world.spec()
+        run_steps(spec)
+        made.append(digests(spec))
+    assert made[0] == made[1]
+
+
+def test_a_side_table_that_names_nobody_is_as_good_as_none(tmp_path):
+    nobody = pa.table({"item_id": pa.nulls(2), "title": pa.nulls(2)})
+    found = []
+    for name in ("nobody", "absent"):
+        lake = tmp_path / name
+        for number in (1, 2):
+            write_partition(lake, "interactions", number, events([("u", "7", at(number))]))
+        if name == "nobody":
+            write_partition(lake, "items", 1, nobody)
+        spec = spec_of(lake, 2)
+        run_steps(spec)
+        found.append(digests(spec))
+    assert found[0] == found[1]
 
 
 def test_a_file_is_split_in_stretches_without_a_trace(tmp_path, monkeypatch):
