@@ -31,7 +31,8 @@ _NAMESPACES = ("--net", "--mount", "--pid", "--ipc", "--uts")
 _UNSHARE = ("unshare", *_NAMESPACES, "--mount-proc", "--fork", "--kill-child")
 _TOOLS = ("unshare", "nsenter", "ip", "mount", "hostname")
 _END_SECONDS = 20.0
-_SWITCH = "ip link set lo up && echo ready && exec cat"
+# Who ignores the end of its children has no zombies, and the first process inherits orphans.
+_SWITCH = "trap '' CHLD; ip link set lo up && echo ready && exec cat"
 # The new folders are put together on /mnt of the host alone, where the old ones can still be seen.
 _HOST = f"""\
 set -eu
@@ -66,6 +67,7 @@ class Host:
     address: str
     _pid: int = field(repr=False)
     _switch: int = field(repr=False)
+    _stack: ExitStack = field(repr=False)
 
     def start(
         self, command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None
@@ -78,10 +80,10 @@ class Host:
             environment: Variables added to this process's.
 
         Returns:
-            The process, for `kill`; it and its children end with the host at the latest.
+            The process, for `kill`; it and its children end with the network at the latest.
         """
         with log.open("ab") as output:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 self._inside(command),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -89,6 +91,8 @@ class Host:
                 env=_environment(environment),
                 start_new_session=True,
             )
+        self._stack.callback(self._end, process)
+        return process
 
     def run(
         self,
@@ -112,6 +116,11 @@ class Host:
     def kill(self, process: subprocess.Popen[bytes], number: int = signal.SIGKILL) -> None:
         """Sends a signal to a command that `start` started and to its children."""
         os.killpg(process.pid, number)
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        if process.poll() is None:
+            self.kill(process)
+            process.wait()
 
     def cut_off(self) -> None:
         """Pulls the cable: packets vanish, and nobody is told."""
@@ -150,7 +159,7 @@ class Network:
         _run(*_in_net(self._switch), "ip", "link", "set", name, "master", "switch", "up")
         _run(*_in_net(pid), "ip", "address", "add", f"{address}/24", "dev", "eth0")
         _run(*_in_net(pid), "ip", "link", "set", "eth0", "up")
-        return Host(name, address, pid, self._switch)
+        return Host(name, address, pid, self._switch, self._stack)
 
 
 @contextmanager

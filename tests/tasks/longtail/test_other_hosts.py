@@ -30,8 +30,8 @@ BEFORE = ("await_partition", "validate")
 ON_DASK = ("count", "vocabulary", "examples")
 DATASETS = ("counts", "vocabulary", "examples")
 NOT_VALIDATED = {"data": {"validation": "off"}}
-DEAD_AFTER = "5s"
-"""How long a silent connection is believed in; Dask's default is 30 s."""
+DEAD_AFTER = "12s"
+"""How long a silent connection is believed in; Dask takes no less, and 30 s by default."""
 PORT = 8786
 
 
