@@ -141,22 +141,22 @@ def advance(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     """The first and the last day of a full window, in turn: counts and vocabularies."""
     lake = work / "lake-window"
     shape = replace(shape_of(options, options.day_events), files=2)
-    for number in range(1, WINDOW_DAYS + 1):
-        deliver(lake, number, make_events(options.cache, replace(shape, seed=number)))
+    for day in range(1, WINDOW_DAYS + 1):
+        deliver(lake, day, make_events(options.cache, replace(shape, seed=day)))
 
     def job_of(name: str) -> dict[str, Any]:
-        number = int(name.removeprefix("day "))
+        days = int(name.removeprefix("day "))
         made = (
-            ("counts", day_of(number)),
-            ("vocabulary", day_of(number + 1)),
-            ("window", day_of(number + 1)),
+            ("counts", day_of(days)),
+            ("vocabulary", day_of(days + 1)),
+            ("window", day_of(days + 1)),
         )
         for dataset, day in made:
             for table in ("user", "item"):
                 folder = lake / dataset / table / partition_name(day)
                 shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(lake / "reports", ignore_errors=True)
-        return {"lake": str(lake), "days": number, "vocabulary": True}
+        return {"lake": str(lake), "days": days, "vocabulary": True}
 
     with contender("tailtower") as ours:
         say(f"counting {WINDOW_DAYS} days of {shape.events:,} events")

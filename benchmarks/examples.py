@@ -116,9 +116,7 @@ def encode(options: argparse.Namespace, spec: RunSpec) -> dict[str, Any]:
             report["encode"][kind] = _speeds(samples, totals["codes"]["ids"])
             ours = samples["codes"].median
             short = "" if kind == "integers" else "text_"
-            report[f"encode_{short}ratio_vs_polars_join"] = round(
-                ours / samples["join"].median, 3
-            )
+            report[f"encode_{short}ratio_vs_polars_join"] = round(ours / samples["join"].median, 3)
             report[f"encode_{short}ratio_vs_polars_codes"] = round(
                 ours / samples["join_codes"].median, 3
             )

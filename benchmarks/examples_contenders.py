@@ -56,9 +56,7 @@ def polars() -> Iterator[Work]:
     def work(job: dict[str, Any]) -> None:
         files = {name: [Path(path) for path in job[name]] for name in ("train", "test")}
         tables = {name: (Path(path), n) for name, (path, n) in job["vocabularies"].items()}
-        make_examples(
-            Job(**{**job, **files, "vocabularies": tables, "out": Path(job["out"])})
-        )
+        make_examples(Job(**{**job, **files, "vocabularies": tables, "out": Path(job["out"])}))
 
     yield work
 

@@ -13,6 +13,7 @@ the host and removes its interfaces and mounts: exactly what was made here, what
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -31,8 +32,12 @@ _NAMESPACES = ("--net", "--mount", "--pid", "--ipc", "--uts")
 _UNSHARE = ("unshare", *_NAMESPACES, "--mount-proc", "--fork", "--kill-child")
 _TOOLS = ("unshare", "nsenter", "ip", "mount", "hostname")
 _END_SECONDS = 20.0
-# Who ignores the end of its children has no zombies, and the first process inherits orphans.
-_SWITCH = "trap '' CHLD; ip link set lo up && echo ready && exec cat"
+# The first process inherits orphans; as it ignores how they end, no zombie of them is left.
+_WAIT = (
+    "import signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); "
+    "print('ready', flush=True); sys.stdin.read()"
+)
+_SWITCH = f"ip link set lo up && exec {shlex.quote(sys.executable)} -c {shlex.quote(_WAIT)}"
 # The new folders are put together on /mnt of the host alone, where the old ones can still be seen.
 _HOST = f"""\
 set -eu

@@ -14,7 +14,6 @@ from tests.hosts import network
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 
 
-
 def answers(host, other, port=7000):
     """Whether a TCP connection from one host to another is accepted."""
     code = f"import socket; socket.create_connection(('{other.address}', {port}), 1)"
@@ -107,9 +106,7 @@ def test_nothing_is_left_when_the_tests_are_killed(tmp_path):
         "    print('up', flush=True)\n"
         "    signal.pause()\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
-    ) as tests:
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as tests:
         assert tests.stdout is not None
         assert tests.stdout.readline() == "up\n"
         wait_until(lambda: running(marker))

@@ -14,9 +14,7 @@ Load = tuple[Vector, Vector]
 """IDs and units in each tail bucket, `[B]` each."""
 
 
-def bucket_load(
-    ids: pl.Series, numbers: Vector, units: Vector, policy: VocabularySettings
-) -> Load:
+def bucket_load(ids: pl.Series, numbers: Vector, units: Vector, policy: VocabularySettings) -> Load:
     """Sums up what IDs bring to their tail buckets; two hashes place an ID twice.
 
     Args:

@@ -19,6 +19,7 @@ import polars as pl
 from tasks.lake import Lake
 from tasks.longtail.cluster import Runner
 from tasks.longtail.columns import scan
+from tasks.longtail.exchange import Scratch, read_part_frame
 from tasks.longtail.id_hash import partition_of
 
 _DAY_US = 86_400_000_000
@@ -126,3 +127,39 @@ def place_events(frame: pl.DataFrame, parts: int, hot: Sequence[HotUser]) -> pl.
         times = frame["timestamp"].gather(own).to_numpy()
         numbers[own] = user.first_slice + np.searchsorted(np.array(user.cuts), times, side="right")
     return pl.Series("part", numbers)
+
+
+def stats_file(scratch: Scratch, part: int) -> str:
+    """Scratch file of the item statistics of a part or slice."""
+    return scratch.file(f"item-stats-{part:05d}")
+
+
+def tail_file(scratch: Scratch, part: int) -> str:
+    """Scratch file of a slice's last events."""
+    return scratch.file(f"tail-{part:05d}")
+
+
+def item_counts(scratch: Scratch, user: HotUser) -> pl.DataFrame:
+    """The user's items: `item_id`, `train_count` and `train_users`, which is 1."""
+    lake = scratch.lake()
+    of_slices = [read_part_frame(lake, [stats_file(scratch, n)], 0) for n in user.slices]
+    counts = pl.concat(of_slices, how="vertical_relaxed").group_by("item_id")
+    return counts.agg(pl.col("train_count").sum(), train_users=pl.lit(1, pl.Int64))
+
+
+def events_before(scratch: Scratch, user: HotUser, part: int, wanted: int) -> pl.DataFrame | None:
+    """The user's last events before a slice, in order.
+
+    Args:
+        scratch: Scratch folder of the step.
+        user: The user.
+        part: Number of the slice; the end of the slices for the last events of all.
+        wanted: At most how many.
+    """
+    lake = scratch.lake()
+    found: list[pl.DataFrame] = []
+    for earlier in reversed(range(user.first_slice, part)):
+        if sum(frame.height for frame in found) >= wanted:
+            break
+        found.insert(0, read_part_frame(lake, [tail_file(scratch, earlier)], 0))
+    return pl.concat(found, how="vertical_relaxed").tail(wanted) if found else None

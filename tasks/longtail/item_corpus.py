@@ -36,7 +36,7 @@ def build_corpus(stats: Sequence[pl.DataFrame], items: pl.DataFrame | None) -> p
         DataError: The IDs are of different types in the items and the interactions.
     """
     merged = (
-        pl.concat(stats)
+        pl.concat(stats, how="vertical_relaxed")
         .group_by("item_id")
         .agg(pl.col("train_count").sum(), pl.col("train_users").sum())
     )

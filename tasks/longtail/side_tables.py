@@ -75,8 +75,9 @@ def check_delivered(
 def check_schemas(
     lake: Lake, dataset: str, files: Sequence[str], schemas: Sequence[pl.Schema]
 ) -> None:
-    """Checks that all files of a side table have the same types; a column without any value, of
-    Arrow's null type, fits every other.
+    """Checks that all files of a side table have the same types.
+
+    A column without any value, of Arrow's null type, fits every other.
 
     Raises:
         DataError: They have not.

@@ -96,9 +96,7 @@ class Cluster:
         return [sys.executable, "-m", module, str(pause), step, "--run-spec", spec.uri]
 
     def run(self, step, spec):
-        done = self.step.run(
-            self.command(step, spec), environment=self._environment, timeout=120
-        )
+        done = self.step.run(self.command(step, spec), environment=self._environment, timeout=120)
         assert done.returncode == 0, done.stdout + self.logs()
         return done.stdout
 

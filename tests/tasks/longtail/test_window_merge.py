@@ -176,7 +176,9 @@ def test_a_window_that_is_carried_on_is_the_window_merged_anew(dtype, before, ch
 
 def test_a_day_that_enters_while_another_leaves_is_the_last_that_an_id_was_seen():
     old = window_of([(1, UNIT, 1), (2, UNIT, 2)], pl.Int64())
-    found, born = carry(combine([old]), add_up([window_of([(1, UNIT, 9), (1, -UNIT, 1)], pl.Int64())]))
+    found, born = carry(
+        combine([old]), add_up([window_of([(1, UNIT, 9), (1, -UNIT, 1)], pl.Int64())])
+    )
     assert as_dict(found) == {1: (UNIT, 9), 2: (UNIT, 2)}
     assert born.tolist() == [0]
 
