@@ -87,7 +87,7 @@ def look_up(name: str) -> Iterator[Work]:
             if name == "join_codes":
                 bucket = bucket_of("id", policy.tail_buckets, policy.seed)
                 codes = joined.select(pl.coalesce("row", bucket).alias("row"))["row"]
-            total += int(codes.sum() or 0)
+            total += int(codes.cast(pl.Int64).sum() or 0)
         return {"ids": sum(map(len, batches)), "total": total}
 
     yield work

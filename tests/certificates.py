@@ -11,6 +11,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tasks.config import DaskTlsSettings
+
 
 @dataclass(frozen=True)
 class Certificates:
@@ -20,9 +22,9 @@ class Certificates:
     cert: str
     key: str
 
-    def settings(self) -> dict[str, str]:
+    def settings(self) -> DaskTlsSettings:
         """As the product's settings name them."""
-        return {"ca": self.ca, "cert": self.cert, "key": self.key}
+        return DaskTlsSettings(ca=self.ca, cert=self.cert, key=self.key)
 
 
 def make_certificates(folder: Path) -> Certificates:

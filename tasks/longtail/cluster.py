@@ -228,7 +228,8 @@ def security_of(settings: DaskSettings) -> Security:
 
     where, tls = "dask.tls", settings.tls
     given = {"tls_ca_file": tls.ca, "tls_client_cert": tls.cert, "tls_client_key": tls.key}
-    security = Security(**{name: path for name, path in given.items() if path is not None})
+    known = {name: path for name, path in given.items() if path is not None}
+    security = Security(**known)  # type: ignore[no-untyped-call]
     try:
         found = security.get_connection_args("client")["ssl_context"]  # type: ignore[no-untyped-call]
     except OSError as error:

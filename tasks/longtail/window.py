@@ -143,13 +143,19 @@ def carry(
     born = np.where(known, 0, more != 0)
     born[known] = -(units[touched] == 0).astype(np.int64)
     gone, fresh = at[born < 0], np.flatnonzero(born > 0)
-    # Deleted and inserted in one copy each, because a day changes a small part of a window.
-    where = at[fresh] - np.searchsorted(gone, at[fresh])
-    columns = [
-        np.insert(np.delete(column, gone), where, new)
-        for column, new in ((ids, added[fresh]), (units, more[fresh]), (seen, then[fresh]))
-    ]
-    return _frame(*columns, before.schema["id"]), born
+    columns = [(ids, added[fresh]), (units, more[fresh]), (seen, then[fresh])]
+    if gone.size:
+        columns = [(np.delete(column, gone), new) for column, new in columns]
+    # Where each column's old and new values go is worked out once.
+    is_new = np.zeros(columns[0][0].size + fresh.size, dtype=bool)
+    is_new[at[fresh] - np.searchsorted(gone, at[fresh]) + np.arange(fresh.size)] = True
+    new_places, old_places = np.flatnonzero(is_new), np.flatnonzero(~is_new)
+    merged = []
+    for column, new in columns:
+        values = np.empty(is_new.size, dtype=column.dtype)
+        values[old_places], values[new_places] = column, new
+        merged.append(values)
+    return _frame(merged[0], merged[1], merged[2], before.schema["id"]), born
 
 
 def _carry_text(

@@ -4,11 +4,12 @@ import os
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from pydantic import ValidationError
 
-from tasks.config import DaskSettings
+from tasks.config import DaskSettings, DaskTlsSettings
 from tasks.errors import ClusterError, ConfigError, DataError, LakeError
 from tasks.lake import Lake
 from tasks.longtail import cluster
@@ -197,12 +198,14 @@ def test_certificates_that_cannot_be_used_are_a_mistake_in_the_configuration(tmp
     ):
         pass
     ours, theirs = make_certificates(tmp_path / "ours"), make_certificates(tmp_path / "theirs")
-    for wrong in ({"key": theirs.key}, {"ca": str(tmp_path / "absent.pem")}):
-        settings = DaskSettings(scheduler=scheduler, tls={**ours.settings(), **wrong})
+    mixed = replace(ours, key=theirs.key)
+    without_authority = replace(ours, ca=str(tmp_path / "absent.pem"))
+    for wrong in (mixed, without_authority):
+        settings = DaskSettings(scheduler=scheduler, tls=wrong.settings())
         with (
             pytest.raises(ConfigError, match="cannot be used"),
             open_runner(settings, 1, lake),
         ):
             pass
     with pytest.raises(ValidationError, match="ca, cert and key together"):
-        DaskSettings(scheduler=scheduler, tls={"ca": ours.ca})
+        DaskTlsSettings(ca=ours.ca)
