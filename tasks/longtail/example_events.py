@@ -87,9 +87,6 @@ class TrainEvents:
         """Users of the part."""
         return len(self.user_ids)
 
-    def __len__(self) -> int:
-        return int(self.items.size)
-
 
 def train_events(
     lake: Lake,

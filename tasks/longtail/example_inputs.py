@@ -14,7 +14,7 @@ from tasks.longtail.event_file import EventFile
 from tasks.longtail.features import FeaturePlan, item_features, user_features
 from tasks.run_spec import RunSpec
 
-_FORMAT = 2
+_FORMAT = 3
 """Changes when the examples change for the same input."""
 
 
