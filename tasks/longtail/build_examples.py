@@ -147,15 +147,17 @@ def _part_tasks(
     tasks = []
     for part in range(task.parts):
         at_home = tuple(user for user in hot if user.home == part)
-        places = {"part": part, "first_row": first_rows[part], "first_user": first_users[part]}
-        tasks.append(replace(task, **places, hot=at_home))
+        first_user = first_users[part]
+        tasks.append(
+            replace(task, part=part, first_row=first_rows[part], first_user=first_user, hot=at_home)
+        )
         for user, rank in zip(at_home, sizes[part].hot_ranks, strict=True):
             tasks += [
                 replace(
                     task,
                     part=number,
                     first_row=first_rows[number],
-                    first_user=first_users[part] + rank,
+                    first_user=first_user + rank,
                     slice_of=user,
                 )
                 for number in user.slices

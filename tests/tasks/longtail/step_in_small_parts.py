@@ -44,7 +44,7 @@ def slowly(seconds: float, function: Callable[[Any], Any], item: Any) -> Any:
 if __name__ == "__main__":
     pause = float(sys.argv[1])
     if pause:
-        counting.count_file = partial(slowly, pause, counting.count_file)  # type: ignore[assignment]
-        build_examples.split_file = partial(slowly, pause, build_examples.split_file)  # type: ignore[assignment]
+        for module, name in ((counting, "count_file"), (build_examples, "split_file")):
+            setattr(module, name, partial(slowly, pause, getattr(module, name)))
     with small_parts():
         raise SystemExit(main(["step", *sys.argv[2:]]))
