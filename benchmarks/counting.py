@@ -27,6 +27,7 @@ from typing import Any
 from benchmarks.counting_contenders import COLUMNS, CONTENDERS, emptied
 from benchmarks.counting_lake import WINDOW_DAYS, day_of, deliver
 from benchmarks.measure import Contender, Samples, busy_machine, interleave, opened
+from benchmarks.options import cache_folder, number
 from benchmarks.synthetic_events import EventShape, make_events
 from tasks.lake import partition_name
 
@@ -140,22 +141,22 @@ def advance(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     """The first and the last day of a full window, in turn: counts and vocabularies."""
     lake = work / "lake-window"
     shape = replace(shape_of(options, options.day_events), files=2)
-    for number in range(1, WINDOW_DAYS + 1):
-        deliver(lake, number, make_events(options.cache, replace(shape, seed=number)))
+    for day in range(1, WINDOW_DAYS + 1):
+        deliver(lake, day, make_events(options.cache, replace(shape, seed=day)))
 
     def job_of(name: str) -> dict[str, Any]:
-        number = int(name.removeprefix("day "))
+        days = int(name.removeprefix("day "))
         made = (
-            ("counts", day_of(number)),
-            ("vocabulary", day_of(number + 1)),
-            ("window", day_of(number + 1)),
+            ("counts", day_of(days)),
+            ("vocabulary", day_of(days + 1)),
+            ("window", day_of(days + 1)),
         )
         for dataset, day in made:
             for table in ("user", "item"):
                 folder = lake / dataset / table / partition_name(day)
                 shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(lake / "reports", ignore_errors=True)
-        return {"lake": str(lake), "days": number, "vocabulary": True}
+        return {"lake": str(lake), "days": days, "vocabulary": True}
 
     with contender("tailtower") as ours:
         say(f"counting {WINDOW_DAYS} days of {shape.events:,} events")
@@ -167,12 +168,6 @@ def advance(options: argparse.Namespace, work: Path) -> dict[str, Any]:
         "window": {name: found.summary() for name, found in samples.items()},
         "incremental_ratio": round(last.median / first.median, 3),
     }
-
-
-def number(text: str) -> int:
-    """A number such as `32M`."""
-    factor = {"k": 1_000, "M": 1_000_000}.get(text[-1], 1)
-    return int(float(text.rstrip("kM")) * factor)
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -195,12 +190,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--no-compare", action="store_true", help="leave the other tools out")
     parser.add_argument("--no-window", action="store_true", help="leave the 30-day window out")
     parser.add_argument("--figure", type=Path, help="draw the result into this SVG file")
-    parser.add_argument(
-        "--cache",
-        type=Path,
-        default=Path(tempfile.gettempdir()) / "tailtower-bench",
-        help="folder that keeps the logs (default: %(default)s)",
-    )
+    parser.add_argument("--cache", type=Path, help="folder that keeps the logs; default: none")
     options = parser.parse_args(argv)
     options.day_events = options.day_events or options.events // 8
     return options
@@ -214,8 +204,11 @@ def main(argv: list[str] | None = None) -> None:
         "runs": options.runs,
         "load_before": round(busy_machine(), 2),
     }
-    options.cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="counting-", dir=options.cache) as folder:
+    with (
+        cache_folder(options.cache) as options.cache,
+        # On the same disk as the logs: the lakes link to them.
+        tempfile.TemporaryDirectory(prefix="counting-", dir=options.cache) as folder,
+    ):
         if not options.no_compare:
             report.update(compare_with_others(options, Path(folder)))
         if options.growth:

@@ -5,7 +5,6 @@ A job names the Parquet files, the folder to write to, and (for the product) the
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -13,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.local_cluster import CORES, local_cluster
 from benchmarks.measure import serve
 
 COLUMNS = ("user_id", "item_id")
-CORES = os.cpu_count() or 1
 Work = Callable[[dict[str, Any]], dict[str, Any] | None]
 
 
@@ -58,30 +57,6 @@ def polars() -> Iterator[Work]:
 
 
 @contextmanager
-def _cluster() -> Iterator[str]:
-    import dask
-    from distributed import LocalCluster
-
-    options = {
-        "distributed.nanny.pre-spawn-environ": {
-            **dask.config.get("distributed.nanny.pre-spawn-environ"),
-            "POLARS_MAX_THREADS": "1",
-        }
-    }
-    with (
-        dask.config.set(options),
-        LocalCluster(  # type: ignore[no-untyped-call]
-            n_workers=CORES,
-            threads_per_worker=1,
-            host="127.0.0.1",
-            dashboard_address="127.0.0.1:0",
-            memory_limit=0,
-        ) as cluster,
-    ):
-        yield cluster.scheduler_address
-
-
-@contextmanager
 def dask_naive() -> Iterator[Work]:
     import dask
     import dask.dataframe as dd
@@ -98,7 +73,7 @@ def dask_naive() -> Iterator[Work]:
         ]
         dask.compute(*writes)  # type: ignore[attr-defined, no-untyped-call]
 
-    with _cluster() as address, Client(address):  # type: ignore[no-untyped-call]
+    with local_cluster() as address, Client(address):  # type: ignore[no-untyped-call]
         yield work
 
 
@@ -120,7 +95,7 @@ def tailtower() -> Iterator[Work]:
     def _both(one: StepResult, other: StepResult) -> StepResult:
         return one.model_copy(update={"outputs": {**one.outputs, **other.outputs}})
 
-    with _cluster() as address:
+    with local_cluster() as address:
         yield work
 
 

@@ -102,11 +102,16 @@ def _encoded(job: Job, frame: pl.LazyFrame, key: str, table: str, name: str) -> 
     """Adds the codes: own rows by a join, buckets by the hash of the ID."""
     path, buckets = job.vocabularies[table]
     rows = pl.scan_parquet(path, hive_partitioning=False).select(pl.col("id").alias(key), "row")
-    hashed = plh.col(key).cast(pl.String).nchash.xxh3_64(seed=job.bucket_seed)  # type: ignore[attr-defined]
-    bucket = (hashed % buckets).cast(pl.Int32) + 1
+    bucket = bucket_of(key, buckets, job.bucket_seed)
     joined = frame.join(rows, on=key, how="left", maintain_order="left")
     code = pl.concat_list(pl.coalesce("row", bucket)).alias(name)
     return joined.with_columns(code).drop("row")
+
+
+def bucket_of(key: str, buckets: int, seed: int) -> pl.Expr:
+    """Bucket row of the IDs in a column."""
+    hashed = plh.col(key).cast(pl.String).nchash.xxh3_64(seed=seed)  # type: ignore[attr-defined]
+    return (hashed % buckets).cast(pl.Int32) + 1
 
 
 def _test(job: Job, corpus: pl.DataFrame, users: pl.LazyFrame) -> pl.LazyFrame:

@@ -7,9 +7,11 @@ Light on purpose (pydantic only), because every process of a run reads it.
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import json
 from datetime import date
 from typing import Literal
+from urllib.parse import urlsplit
 
 from pydantic import ByteSize, Field, model_validator
 
@@ -28,19 +30,72 @@ class TrackingSettings(Settings):
     """Registered model whose alias `champion` is served."""
 
 
+class DaskTlsSettings(Settings):
+    """Certificates for a scheduler at `tls://…`; both sides show one that the authority signed."""
+
+    ca: str | None = None
+    """PEM file of the authority that signed the cluster's certificates. Without these three,
+    Dask's own settings count (`distributed.comm.tls.*`)."""
+    cert: str | None = None
+    """PEM file of the client's certificate."""
+    key: str | None = None
+    """PEM file of the key to `cert`."""
+
+    @model_validator(mode="after")
+    def _all_or_none(self) -> DaskTlsSettings:
+        given = [name for name in ("ca", "cert", "key") if getattr(self, name) is not None]
+        if 0 < len(given) < 3:
+            raise ValueError(f"give ca, cert and key together, not only {', '.join(given)}")
+        return self
+
+
 class DaskSettings(Settings):
     """Where counting and example building run."""
 
     scheduler: str | None = None
-    """Address of a running scheduler (`tcp://…`, `tls://…`); by default a cluster on this
-    machine that lives as long as the step."""
+    """Address of a running scheduler (`tls://…`; `tcp://…` on this machine); by default a cluster
+    on this machine that lives as long as the step. Its workers must reach the lake by the same
+    URL."""
+    tls: DaskTlsSettings = DaskTlsSettings()
+    """Certificates for a scheduler at `tls://…`."""
+    allow_unencrypted: bool = False
+    """Whether a scheduler on another machine may be reached without TLS. Whoever can reach such
+    a scheduler runs any code on its workers: only for a network that nobody else is on."""
     workers: int = Field(default=2, ge=1)
     """Worker processes of the cluster on this machine."""
     memory_limit: str = "2GiB"
     """Memory limit of one worker of the cluster on this machine."""
+    workers_timeout_seconds: float = Field(default=120.0, gt=0)
+    """How long a step waits for a scheduler, and for a worker when the cluster has none, before
+    it gives up. A cluster that starts its workers on demand may need more."""
     batch_bytes: ByteSize = Field(default=ByteSize(64 << 20), ge=1 << 10, validate_default=True)
     """Bytes of ID columns that a counting task reads at once (`64MiB`, or a number). Its memory
     is a few times this, whatever the size of the files; smaller batches are slower."""
+
+    @model_validator(mode="after")
+    def _encrypted(self) -> DaskSettings:
+        if self.scheduler is None or self.allow_unencrypted or _is_safe(self.scheduler):
+            return self
+        raise ValueError(
+            f"scheduler {self.scheduler} is on another machine and not encrypted: whoever can "
+            "reach it runs code on its workers. Give the cluster certificates and its tls:// "
+            "address, or set allow_unencrypted: true for a network that nobody else is on"
+        )
+
+
+def _is_safe(address: str) -> bool:
+    """Whether nobody on another machine can listen to, or talk into, a connection to a scheduler.
+
+    Dask takes an address without a protocol as `tcp://`.
+    """
+    protocol, _, rest = address.rpartition("://")
+    if protocol in ("tls", "wss", "inproc"):
+        return True
+    host = urlsplit(f"//{rest}").hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class DataSettings(Settings):

@@ -74,7 +74,7 @@ def _count(spec: RunSpec, lake: Lake, missing: Sequence[DayCounts]) -> dict[str,
         entry.bytes for group in groups.values() for entry in group[0].partition.manifest.files
     )
     published: dict[str, Published] = {}
-    with scratch_folder(lake) as scratch, open_runner(spec.config.dask, size) as runner:
+    with scratch_folder(lake) as scratch, open_runner(spec.config.dask, size, lake) as runner:
         tasks: dict[tuple[str, date], list[FileTask]] = {
             key: tasks_of(group, scratch, spec.config.dask.batch_bytes)
             for key, group in groups.items()

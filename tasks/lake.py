@@ -12,6 +12,7 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
@@ -31,6 +32,8 @@ MANIFEST = "manifest.json"
 SUCCESS = "_SUCCESS"
 _PARTITION = re.compile(r"^dt=(\d{4}-\d{2}-\d{2})$")
 _BLOCK = 1 << 22
+_UNFINISHED = ".tmp"
+"""End of the name of a file that is still being written."""
 
 
 class FileEntry(Settings):
@@ -121,8 +124,8 @@ class Output:
         with self.open(name) as stream:
             stream.write(content)
 
-    def open(self, name: str) -> pa.NativeFile:
-        """Opens a new file below the output for writing."""
+    def open(self, name: str) -> AbstractContextManager[pa.NativeFile]:
+        """Opens a new file below the output for writing (see `Lake.open_output`)."""
         return self.lake.open_output(f"{self.path}/{name}")
 
     def uri(self, name: str = "") -> str:
@@ -184,10 +187,29 @@ class Lake:
                 fix="check that it was not removed and that this user may read it",
             ) from error
 
-    def open_output(self, path: str) -> pa.NativeFile:
-        """Opens a new file for writing; missing folders are created."""
-        self.fs.create_dir(self.abspath(path).rsplit("/", 1)[0], recursive=True)
-        return self.fs.open_output_stream(self.abspath(path))
+    @contextmanager
+    def open_output(self, path: str) -> Iterator[pa.NativeFile]:
+        """Opens a new file for writing; missing folders are created.
+
+        It gets its name when it is whole: a worker that was given up for dead may write a file
+        that others read already, and they must see the old or the new content only.
+        """
+        target = self.abspath(path)
+        self.fs.create_dir(target.rsplit("/", 1)[0], recursive=True)
+        if not self.is_local:
+            # An object appears when its upload ends.
+            with self.fs.open_output_stream(target) as stream:
+                yield stream
+            return
+        unfinished = f"{target}.{uuid.uuid4().hex[:8]}{_UNFINISHED}"
+        try:
+            with self.fs.open_output_stream(unfinished) as stream:
+                yield stream
+            self.fs.move(unfinished, target)
+        except BaseException:
+            if self.fs.get_file_info(unfinished).is_file:
+                self.fs.delete_file(unfinished)
+            raise
 
     def read_text(self, path: str) -> str:
         """Content of a text file."""
@@ -196,15 +218,8 @@ class Lake:
 
     def write_text(self, path: str, content: str) -> None:
         """Writes a whole text file so that a reader sees the old or the new content only."""
-        target = self.abspath(path)
-        if not self.is_local:
-            with self.open_output(path) as stream:
-                stream.write(content.encode())
-            return
-        temporary = f"{path}.{uuid.uuid4().hex[:8]}.tmp"
-        with self.open_output(temporary) as stream:
+        with self.open_output(path) as stream:
             stream.write(content.encode())
-        self.fs.move(self.abspath(temporary), target)
 
     def read_table(self, path: str, columns: list[str] | None = None) -> pa.Table:
         """Reads one Parquet file."""
@@ -362,6 +377,10 @@ class Lake:
             write(output)
             attempt = output.path.rsplit("/", 1)[-1]
             names = sorted(self._walk(output.path))
+            for name in names:
+                if name.endswith(_UNFINISHED):  # a killed worker left it
+                    self.fs.delete_file(self.abspath(f"{output.path}/{name}"))
+            names = [name for name in names if not name.endswith(_UNFINISHED)]
             entries = tuple(self._entry(path, f"{attempt}/{name}") for name in names)
             manifest = Manifest(
                 dataset=dataset,

@@ -248,7 +248,8 @@ def _check(spec: RunSpec, plans: Sequence[_Plan]) -> None:
         files=len(entries),
         rows=sum(entry.rows or 0 for entry in entries),
     )
-    with open_runner(spec.config.dask, sum(entry.bytes for entry in entries)) as runner:
+    size = sum(entry.bytes for entry in entries)
+    with open_runner(spec.config.dask, size, spec.lake()) as runner:
         for plan in plans:
 
             def on_runner(

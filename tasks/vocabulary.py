@@ -69,7 +69,7 @@ def _opened_once(spec: RunSpec, counted: StepResult, stack: ExitStack) -> Callab
         size = sum(
             entry.bytes for path in window for entry in lake.open_published(path).manifest.files
         )
-        return stack.enter_context(open_runner(spec.config.dask, size))
+        return stack.enter_context(open_runner(spec.config.dask, size, lake))
 
     return runner
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from tasks.errors import DataError
 from tasks.lake import Lake
-from tasks.longtail.columns import collect, from_arrow, id_field, read_schema, scan
+from tasks.longtail.columns import collect, from_arrow, id_or_nothing, read_schema, scan
 
 _REFERENCE_BYTES = 16
 """What Polars and Arrow need to point at one string or list, besides its content."""
@@ -22,11 +22,11 @@ class IdColumn:
     """An ID column of a file.
 
     Attributes:
-        dtype: Type of the IDs; None when the column has Arrow's null type and holds no ID.
+        dtype: Type of the IDs; Null when the column holds none.
         listed: Whether it holds lists of IDs.
     """
 
-    dtype: pl.DataType | None
+    dtype: pl.DataType
     listed: bool
 
 
@@ -47,7 +47,8 @@ class IdFile:
         self._path = path
         self._metadata = read_schema(lake, path)
         schema = self._metadata.schema.to_arrow_schema()
-        self.columns = {name: _column(schema, name, self._where) for name in columns}
+        found = {name: id_or_nothing(schema, name, self._where) for name in columns}
+        self.columns = {name: IdColumn(*column) for name, column in found.items()}
 
     @property
     def rows(self) -> int:
@@ -103,20 +104,10 @@ class IdFile:
         return max(1.0, plain + size / max(1, self.rows))
 
 
-def _column(schema: pa.Schema, name: str, where: str) -> IdColumn:
-    index = schema.get_field_index(name)
-    if index >= 0 and pa.types.is_null(schema.field(index).type):
-        return IdColumn(None, False)
-    return IdColumn(*id_field(schema, name, where))
-
-
 def _is_plain(column: IdColumn) -> bool:
-    return column.dtype is not None and column.dtype.is_integer() and not column.listed
+    return column.dtype.is_integer() and not column.listed
 
 
 def counted_types(columns: Mapping[str, IdColumn]) -> dict[str, str]:
     """Name of each column's ID type; `Null` for a column that can hold no ID."""
-    return {
-        name: "Null" if column.dtype is None else str(column.dtype)
-        for name, column in columns.items()
-    }
+    return {name: str(column.dtype) for name, column in columns.items()}

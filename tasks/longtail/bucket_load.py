@@ -10,24 +10,38 @@ from tasks.config import VocabularySettings
 from tasks.longtail.id_hash import tail_buckets
 
 Vector = npt.NDArray[np.int64]
+Load = tuple[Vector, Vector]
+"""IDs and units in each tail bucket, `[B]` each."""
 
 
-def bucket_load(rows: pl.DataFrame, policy: VocabularySettings) -> tuple[Vector, Vector]:
-    """IDs and units in each tail bucket, `[B]` each; two hashes place an ID twice.
+def bucket_load(ids: pl.Series, numbers: Vector, units: Vector, policy: VocabularySettings) -> Load:
+    """Sums up what IDs bring to their tail buckets; two hashes place an ID twice.
 
     Args:
-        rows: `id` and `units` of different IDs.
+        ids: Different IDs, `[N]`.
+        numbers: How many IDs each stands for (1, or -1 to take it out), `[N]`.
+        units: Units of each, `[N]`.
         policy: Says which buckets an ID belongs to.
     """
     size = policy.tail_buckets
-    ids, units = np.zeros(size, np.int64), np.zeros(size, np.int64)
-    weights = rows["units"].to_numpy()
     if size == 1:
         # The hash decides nothing.
-        return ids + weights.size, units + weights.sum()
-    for buckets in tail_buckets(rows["id"], buckets=size, hashes=policy.hashes, seed=policy.seed):
+        return np.array([numbers.sum()]), np.array([units.sum()])
+    load = np.zeros(size, np.int64), np.zeros(size, np.int64)
+    for buckets in tail_buckets(ids, buckets=size, hashes=policy.hashes, seed=policy.seed):
         places = buckets.to_numpy() - 1
-        ids += np.bincount(places, minlength=size)
-        # np.bincount would add in float64; these sums may pass 2**53.
-        np.add.at(units, places, weights)
-    return ids, units
+        for total, values in zip(load, (numbers, units), strict=True):
+            # np.bincount would add in float64; these sums may pass 2**53.
+            np.add.at(total, places, values)
+    return load
+
+
+def load_of(window: pl.DataFrame, policy: VocabularySettings) -> Load:
+    """Load of the buckets if no ID of a window owned a row.
+
+    Args:
+        window: `id` and `units`.
+        policy: Says which buckets an ID belongs to.
+    """
+    ones = np.ones(window.height, dtype=np.int64)
+    return bucket_load(window["id"], ones, window["units"].to_numpy(), policy)

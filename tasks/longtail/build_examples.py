@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 from tasks.config import DaskSettings
@@ -12,13 +13,22 @@ from tasks.errors import DataError
 from tasks.lake import Output
 from tasks.longtail.cluster import Runner, open_runner
 from tasks.longtail.event_file import EventFile
-from tasks.longtail.events import Role, SplitTask, StatsTask, check_types, item_stats, split_file
+from tasks.longtail.events import (
+    PartStats,
+    Role,
+    SplitTask,
+    StatsTask,
+    check_types,
+    item_stats,
+    split_file,
+)
 from tasks.longtail.example_corpus import CorpusTask, write_corpus
 from tasks.longtail.example_inputs import ExampleInputs
 from tasks.longtail.example_parts import PartResult, PartTask, build_part
 from tasks.longtail.example_shards import JoinTask, join_parts, shards_for
 from tasks.longtail.example_users import split_users
 from tasks.longtail.exchange import Scratch, scratch_folder
+from tasks.longtail.hot_users import HotUser, find_hot_users
 from tasks.longtail.id_hash import parts_for
 
 PART_BYTES = 1 << 28
@@ -45,12 +55,16 @@ def build_examples(output: Output, inputs: ExampleInputs, dask: DaskSettings) ->
     """
     lake = output.lake
     parts = parts_for(inputs.rows * _ROW_BYTES, PART_BYTES)
-    with scratch_folder(lake) as scratch, open_runner(dask, inputs.bytes) as runner:
-        train, test, dropped = _split(runner, scratch, inputs, parts)
+    with scratch_folder(lake) as scratch, open_runner(dask, inputs.bytes, lake) as runner:
+        hot: tuple[HotUser, ...] = ()
+        if parts > 1 and inputs.user_counts:
+            most = PART_BYTES // _ROW_BYTES
+            hot = find_hot_users(runner, lake, inputs.user_counts, parts, most)
+        train, test, dropped = _split(runner, scratch, inputs, parts, hot)
         users_table = split_users(runner, scratch, inputs, parts)
-        stats_tasks = [StatsTask(scratch, train, part) for part in range(parts)]
+        stats_tasks = _stats_tasks(scratch, train, parts, hot, inputs.history_length)
         sizes = runner.map("count items", item_stats, stats_tasks)
-        rows, users = (sum(size[n] for size in sizes) for n in (0, 1))
+        rows, users = sum(size.rows for size in sizes), sum(size.users for size in sizes)
         if rows == 0:
             raise DataError(
                 "the training days hold no event with a user, an item and a time",
@@ -59,7 +73,8 @@ def build_examples(output: Output, inputs: ExampleInputs, dask: DaskSettings) ->
             )
         corpus = CorpusTask(
             scratch=scratch,
-            stats=tuple(task.target for task in stats_tasks),
+            stats=tuple(task.target for task in stats_tasks[:parts]),
+            hot=hot,
             items=inputs.items,
             features=inputs.item_features,
             vocabularies=inputs.vocabularies,
@@ -68,30 +83,25 @@ def build_examples(output: Output, inputs: ExampleInputs, dask: DaskSettings) ->
         )
         [num_items] = runner.map("build the corpus", write_corpus, [corpus])
         shards = shards_for(rows)
-        tasks = []
-        first_row = first_user = 0
-        for part, (part_rows, part_users) in enumerate(sizes):
-            tasks.append(
-                PartTask(
-                    scratch=scratch,
-                    part=part,
-                    parts=parts,
-                    train_events=train,
-                    test_events=test,
-                    corpus=corpus.index,
-                    features=inputs.user_features,
-                    vocabularies=inputs.vocabularies,
-                    users=tuple(users_table),
-                    users_before=len(inputs.users_before),
-                    history_length=inputs.history_length,
-                    first_user=first_user,
-                    first_row=first_row,
-                    rows=rows,
-                    shards=shards,
-                    seed=inputs.seed,
-                )
-            )
-            first_row, first_user = first_row + part_rows, first_user + part_users
+        task = PartTask(
+            scratch=scratch,
+            part=0,
+            parts=parts,
+            train_events=train,
+            test_events=test,
+            corpus=corpus.index,
+            features=inputs.user_features,
+            vocabularies=inputs.vocabularies,
+            users=tuple(users_table),
+            users_before=len(inputs.users_before),
+            history_length=inputs.history_length,
+            first_user=0,
+            first_row=0,
+            rows=rows,
+            shards=shards,
+            seed=inputs.seed,
+        )
+        tasks = _part_tasks(task, sizes, hot)
         results = runner.map("build examples", build_part, tasks)
         _join(runner, output, tasks, shards)
     return {
@@ -108,8 +118,59 @@ def build_examples(output: Output, inputs: ExampleInputs, dask: DaskSettings) ->
     }
 
 
+def _stats_tasks(
+    scratch: Scratch,
+    events: tuple[str, ...],
+    parts: int,
+    hot: Sequence[HotUser],
+    history_length: int,
+) -> list[StatsTask]:
+    """One task for each part, then one for each slice."""
+    tasks = [
+        StatsTask(
+            scratch, events, part, hot=tuple(user.user_id for user in hot if user.home == part)
+        )
+        for part in range(parts)
+    ]
+    tail = max(1, history_length)
+    return tasks + [
+        StatsTask(scratch, events, number, tail=tail) for user in hot for number in user.slices
+    ]
+
+
+def _part_tasks(
+    task: PartTask, sizes: Sequence[PartStats], hot: Sequence[HotUser]
+) -> list[PartTask]:
+    """One task for each part, then one for each slice, with their first users and rows."""
+    first_rows = list(accumulate((size.rows for size in sizes), initial=0))
+    first_users = list(accumulate((size.users for size in sizes), initial=0))
+    tasks = []
+    for part in range(task.parts):
+        at_home = tuple(user for user in hot if user.home == part)
+        first_user = first_users[part]
+        tasks.append(
+            replace(task, part=part, first_row=first_rows[part], first_user=first_user, hot=at_home)
+        )
+        for user, rank in zip(at_home, sizes[part].hot_ranks, strict=True):
+            tasks += [
+                replace(
+                    task,
+                    part=number,
+                    first_row=first_rows[number],
+                    first_user=first_user + rank,
+                    slice_of=user,
+                )
+                for number in user.slices
+            ]
+    return sorted(tasks, key=lambda each: each.part)
+
+
 def _split(
-    runner: Runner, scratch: Scratch, inputs: ExampleInputs, parts: int
+    runner: Runner,
+    scratch: Scratch,
+    inputs: ExampleInputs,
+    parts: int,
+    hot: tuple[HotUser, ...],
 ) -> tuple[tuple[str, ...], tuple[str, ...], int]:
     """Splits all events by user; returns the split train and test files and the dropped rows."""
     context = tuple(
@@ -129,6 +190,7 @@ def _split(
             parts=parts,
             context=context,
             cut_us=inputs.cut_us,
+            hot=hot if role == "train" else (),
         )
         for role, files in by_role.items()
         for file in files
@@ -144,7 +206,8 @@ def _split(
 
 def _join(runner: Runner, output: Output, tasks: Sequence[PartTask], shards: int) -> None:
     def sources(name: str) -> tuple[str, ...]:
-        return tuple(task.target(name) for task in tasks)
+        chosen = tasks if name == "train" else [task for task in tasks if task.slice_of is None]
+        return tuple(task.target(name) for task in chosen)
 
     url = output.lake.url
     joins = [

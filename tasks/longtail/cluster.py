@@ -2,6 +2,8 @@
 
 The same functions run in both places and the results do not depend on the place. Starting a
 cluster on this machine costs seconds, so a small input is worked on in the step's own process.
+The workers of a running cluster may be on other machines: all they share with this one is the
+lake, which is checked before they get anything to do.
 """
 
 from __future__ import annotations
@@ -13,18 +15,22 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tasks.config import DaskSettings
-from tasks.errors import ClusterError
+from tasks.errors import ClusterError, ConfigError, LakeError
+from tasks.lake import Lake
+from tasks.longtail.exchange import scratch_folder
 from tasks.progress import log, progress
 
 if TYPE_CHECKING:
     from distributed import Client, Future
+    from distributed.security import Security
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 SMALL_BYTES = 256 << 20
 """Inputs up to this size do not pay for starting a cluster on this machine."""
-_WORKERS_TIMEOUT_SECONDS = 60
+_CONNECT_SECONDS = 30
+"""How long a scheduler may take to answer: Dask's own default."""
 _POLL_SECONDS = 5
 
 
@@ -63,10 +69,12 @@ class OnDask:
 
     Args:
         client: A connected client.
+        patience: Seconds without any worker after which the work is given up.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, patience: float) -> None:
         self._client = client
+        self._patience = patience
 
     def map(
         self, name: str, function: Callable[[Item], Result], items: Sequence[Item]
@@ -87,10 +95,7 @@ class OnDask:
                 fix="look for killed workers (memory: dask.memory_limit), then run the step again",
             ) from error
         except (FutureCancelledError, CommClosedError) as error:
-            raise ClusterError(
-                f"the connection to the Dask scheduler was lost during '{name}': {error}",
-                fix="check the scheduler, then run the step again",
-            ) from error
+            raise _connection_lost(name, error) from error
         finally:
             self._client.cancel(futures)  # type: ignore[no-untyped-call]
 
@@ -108,9 +113,9 @@ class OnDask:
                     ).done
                 except TimeoutError:
                     # Dask itself would wait for ever for a worker to come back.
-                    if self._client.nthreads():  # type: ignore[no-untyped-call]
+                    if self._has_workers(name):
                         last_worker = time.monotonic()
-                    elif time.monotonic() - last_worker > _WORKERS_TIMEOUT_SECONDS:
+                    elif time.monotonic() - last_worker > self._patience:
                         raise ClusterError(
                             f"the Dask cluster lost all its workers during '{name}'",
                             fix="start workers, then run the step again",
@@ -121,37 +126,42 @@ class OnDask:
                 if any(future.status == "error" for future in done):
                     return
 
+    def _has_workers(self, name: str) -> bool:
+        try:
+            return bool(self._client.nthreads())  # type: ignore[no-untyped-call]
+        except OSError as error:
+            raise _connection_lost(name, error) from error
+
 
 @contextmanager
-def open_runner(settings: DaskSettings, input_bytes: int) -> Iterator[Runner]:
+def open_runner(settings: DaskSettings, input_bytes: int, lake: Lake) -> Iterator[Runner]:
     """Opens the place where a step's tasks run.
 
     Args:
         settings: Address of a scheduler, or the size of a cluster on this machine.
         input_bytes: Size of the files to be read, which decides whether a cluster is started.
+        lake: The lake that the tasks read and write.
 
     Raises:
         ClusterError: The scheduler cannot be reached or has no workers.
+        ConfigError: The certificates cannot be used.
+        LakeError: Workers of the scheduler do not see the lake.
     """
     if settings.scheduler is None and input_bytes <= SMALL_BYTES:
         log("tasks run in this process", input_mib=round(input_bytes / 2**20, 1))
         yield Inline()
         return
-    with _client(settings) as client:
-        yield OnDask(client)
+    where = _started_here(settings) if settings.scheduler is None else _connect(settings, lake)
+    with where as client:
+        yield OnDask(client, settings.workers_timeout_seconds)
 
 
 @contextmanager
-def _client(settings: DaskSettings) -> Iterator[Client]:
+def _started_here(settings: DaskSettings) -> Iterator[Client]:
     started = time.monotonic()
     import dask
     from distributed import Client, LocalCluster
 
-    if settings.scheduler is not None:
-        with _connect(settings.scheduler) as client:
-            log("tasks run on the Dask cluster", scheduler=settings.scheduler)
-            yield client
-        return
     threads = max(1, (os.cpu_count() or 1) // settings.workers)
     options = {
         "distributed.nanny.pre-spawn-environ": {
@@ -180,23 +190,92 @@ def _client(settings: DaskSettings) -> Iterator[Client]:
 
 
 @contextmanager
-def _connect(address: str) -> Iterator[Client]:
+def _connect(settings: DaskSettings, lake: Lake) -> Iterator[Client]:
     from distributed import Client
 
+    address = str(settings.scheduler)
     fix = "start the scheduler and its workers, or leave dask.scheduler empty for this machine"
+    patience = settings.workers_timeout_seconds
+    security = security_of(settings)
     try:
-        client = Client(address, timeout=_WORKERS_TIMEOUT_SECONDS / 2)  # type: ignore[no-untyped-call]
+        client = Client(  # type: ignore[no-untyped-call]
+            address, security=security, timeout=min(patience, _CONNECT_SECONDS)
+        )
     except (OSError, TimeoutError, ValueError) as error:
         raise ClusterError(
             f"the Dask scheduler cannot be reached: {error}", where=address, fix=fix
         ) from error
     with client:
         try:
-            client.wait_for_workers(1, timeout=_WORKERS_TIMEOUT_SECONDS)
+            client.wait_for_workers(1, timeout=patience)
         except TimeoutError as error:
             raise ClusterError(
-                f"the Dask cluster has no workers after {_WORKERS_TIMEOUT_SECONDS} s",
-                where=address,
-                fix=fix,
+                f"the Dask cluster has no workers after {patience:g} s", where=address, fix=fix
             ) from error
+        _check_lake(client, lake)
+        workers = len(client.nthreads())  # type: ignore[no-untyped-call]
+        log("tasks run on the Dask cluster", scheduler=address, workers=workers)
         yield client
+
+
+def security_of(settings: DaskSettings) -> Security:
+    """How a client proves who it is, and checks who answers.
+
+    Raises:
+        ConfigError: The address asks for certificates, and there are none or they are unusable.
+    """
+    from distributed.security import Security
+
+    where, tls = "dask.tls", settings.tls
+    given = {"tls_ca_file": tls.ca, "tls_client_cert": tls.cert, "tls_client_key": tls.key}
+    known = {name: path for name, path in given.items() if path is not None}
+    security = Security(**known)  # type: ignore[no-untyped-call]
+    try:
+        found = security.get_connection_args("client")["ssl_context"]  # type: ignore[no-untyped-call]
+    except OSError as error:
+        raise ConfigError(
+            f"the certificates for the Dask scheduler cannot be used: {error}",
+            where=f"{where}: {', '.join(str(path) for path in given.values())}",
+            fix="give readable PEM files, and the key that belongs to the certificate",
+        ) from error
+    if found is None and str(settings.scheduler).startswith("tls://"):
+        raise ConfigError(
+            f"no certificates for the Dask scheduler {settings.scheduler}",
+            where=where,
+            fix="set dask.tls.ca, dask.tls.cert and dask.tls.key",
+        )
+    return security
+
+
+def _check_lake(client: Client, lake: Lake) -> None:
+    """Checks that all workers see the same lake.
+
+    A worker that writes to a disk of its own would leave outputs with holes.
+
+    Raises:
+        LakeError: Some do not.
+    """
+    with scratch_folder(lake) as scratch:
+        path = f"{scratch.path}/shared"
+        lake.write_text(path, scratch.path)
+        answers = client.run(_sees, lake.url, path, on_error="return")
+    blind = {address: answer for address, answer in answers.items() if answer is not True}
+    if blind:
+        address, answer = min(blind.items())
+        why = f": {answer}" if isinstance(answer, BaseException) else ""
+        raise LakeError(
+            f"{len(blind)} of {len(answers)} Dask workers do not see the lake; {address}{why}",
+            where=lake.url,
+            fix="give all machines the same lake at the same path or URL, and install tailtower",
+        )
+
+
+def _sees(url: str, path: str) -> bool:
+    return Lake(url).exists(path)
+
+
+def _connection_lost(name: str, error: BaseException) -> ClusterError:
+    return ClusterError(
+        f"the connection to the Dask scheduler was lost during '{name}': {error}",
+        fix="check the scheduler, then run the step again",
+    )

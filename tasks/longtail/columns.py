@@ -82,6 +82,23 @@ def id_field(schema: pa.Schema, column: str, where: str) -> tuple[pl.DataType, b
     return found, listed
 
 
+def id_or_nothing(schema: pa.Schema, column: str, where: str) -> tuple[pl.DataType, bool]:
+    """Like `id_field`; the type is Null where a column holds no value.
+
+    A writer that saw only nulls, or only empty lists, leaves Arrow's null type behind.
+
+    Raises:
+        DataError: The column is missing or holds something else than IDs.
+    """
+    index = schema.get_field_index(column)
+    if index >= 0:
+        data_type = schema.field(index).type
+        listed = is_list(data_type)
+        if pa.types.is_null(data_type.value_type if listed else data_type):
+            return pl.Null(), listed
+    return id_field(schema, column, where)
+
+
 def scan(lake: Lake, path: str, columns: Sequence[str]) -> pl.LazyFrame:
     """Chosen columns of a Parquet file; a local file is read lazily, others through Arrow."""
     if lake.is_local:

@@ -25,8 +25,8 @@ from tasks.longtail.exchange import Scratch, read_part, write_parts, write_split
 from tasks.longtail.id_hash import integers_of
 from tasks.longtail.sorted_runs import Run, count_integers, merge_counts
 
-NO_IDS = "Null"
-"""Type of the IDs of a column that has Arrow's null type."""
+NO_IDS = str(pl.Null())
+"""Type of the IDs of a column that holds none."""
 
 
 @dataclass(frozen=True)
@@ -76,18 +76,17 @@ def count_file(task: FileTask) -> list[ColumnTotals]:
     partials: dict[str, list[str]] = {name: [] for name in task.columns}
     for number, frame in enumerate(file.batches(task.batch_bytes)):
         for name, column in file.columns.items():
-            if column.dtype is None:
-                nulls[name] += frame.height
-                continue
             values = frame[name]
             if column.listed:
                 # The number of elements comes from the list lengths, not from the exploded rows,
                 # so that the sum of the counts is checked against something else than itself.
                 rows[name] += int(values.list.len().fill_null(1).sum())
                 values = values.explode(empty_as_null=False)
+            nulls[name] += values.null_count()
+            if column.dtype == pl.Null:
+                continue
             ids = values.cast(column.dtype)
             target = task.partial(name, number)
-            nulls[name] += ids.null_count()
             _write_counts(lake, target, ids.drop_nulls(), task.parts)
             partials[name].append(target)
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -13,13 +13,15 @@ import pyarrow as pa
 
 from tasks.errors import DataError, LakeError
 from tasks.lake import Lake
-from tasks.longtail.columns import collect, from_arrow, id_field, read_schema, scan, to_arrow
+from tasks.longtail.columns import collect, from_arrow, id_or_nothing, read_schema, scan, to_arrow
 from tasks.longtail.event_file import EventFile
-from tasks.longtail.exchange import Scratch, read_part, write_parts, write_split
+from tasks.longtail.exchange import Scratch, read_part, write_parts, write_placed
 from tasks.longtail.hash_index import numbered
+from tasks.longtail.hot_users import HotUser, place_events, stats_file, tail_file
 
 Role = Literal["train", "test"]
 _NULL = "Null"
+_EVENT = ("user_id", "item_id", "timestamp", "weight")
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class SplitTask:
     """Columns that features of the user tower read from the event."""
     cut_us: int
     """Start of the first test day, in microseconds; no train event may lie on or after it."""
+    hot: tuple[HotUser, ...] = ()
+    """Users whose events go to slices."""
 
     @property
     def target(self) -> str:
@@ -57,7 +61,7 @@ class SplitResult:
 
 
 def split_file(task: SplitTask) -> SplitResult:
-    """Splits events by the hash of the user, so that each user lies in one part.
+    """Splits events by the hash of the user, so that each user lies in one part or in its slices.
 
     Raises:
         DataError: A column is missing or of the wrong type, or a training event happened on or
@@ -98,15 +102,14 @@ def split_file(task: SplitTask) -> SplitResult:
     frame = collect(lake, path, [query])[0]
     if task.role == "train":
         _check_cut(frame, task.cut_us, where)
-    write_split(lake, task.target, frame, "user_id", task.parts)
+    places = place_events(frame, task.parts, task.hot)
+    batches = task.hot[-1].slices.stop if task.hot else task.parts
+    write_placed(lake, task.target, frame, places, batches)
     return SplitResult(path, frame.height, task.rows - frame.height, tuple(sorted(types.items())))
 
 
 def _id_type(schema: pa.Schema, column: str, where: str) -> pl.DataType:
-    index = schema.get_field_index(column)
-    if index >= 0 and pa.types.is_null(schema.field(index).type):
-        return pl.Null()  # the column holds nothing, in this file
-    dtype, listed = id_field(schema, column, where)
+    dtype, listed = id_or_nothing(schema, column, where)
     if listed:
         raise DataError(f"column '{column}' holds lists", where=where, fix="deliver one ID a row")
     return dtype
@@ -165,24 +168,39 @@ def read_events(lake: Lake, paths: Sequence[str], part: int) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class StatsTask:
-    """Statistics of one part's train events."""
+    """Statistics of one part's, or one slice's, train events."""
 
     scratch: Scratch
     events: tuple[str, ...]
     part: int
+    hot: tuple[Any, ...] = ()
+    """IDs of the hot users whose home the part is; their events are elsewhere."""
+    tail: int = 0
+    """For a slice: how many of its last events are left for the slice behind it."""
 
     @property
     def target(self) -> str:
         """Lake path of the statistics."""
-        return self.scratch.file(f"item-stats-{self.part:05d}")
+        return stats_file(self.scratch, self.part)
 
 
-def item_stats(task: StatsTask) -> tuple[int, int]:
-    """Counts each item's train interactions and the users who touched it, in one part.
+@dataclass(frozen=True)
+class PartStats:
+    """Sizes of a part or slice.
 
-    Returns:
-        Train events and train users of the part.
+    Attributes:
+        rows: Train events.
+        users: Train users; a slice's belongs to its home.
+        hot_ranks: Place of each of the task's hot users in the order of the part's users.
     """
+
+    rows: int
+    users: int
+    hot_ranks: tuple[int, ...]
+
+
+def item_stats(task: StatsTask) -> PartStats:
+    """Counts each item's train interactions and the users who touched it."""
     lake = task.scratch.lake()
     events = read_events(lake, task.events, task.part)
     users, user_of = numbered(events["user_id"])
@@ -198,4 +216,13 @@ def item_stats(task: StatsTask) -> tuple[int, int]:
     )
     table = to_arrow(stats)
     write_parts(lake, task.target, 1, lambda _: table)
-    return events.height, len(users)
+    if task.tail:
+        # The order that histories are read in (see `example_events.order_of`).
+        context = [name for name in events.columns if name not in _EVENT]
+        by = ["timestamp", "item_id", "weight", *context]
+        last = to_arrow(events.sort(by, nulls_last=True).tail(task.tail))
+        write_parts(lake, tail_file(task.scratch, task.part), 1, lambda _: last)
+        return PartStats(events.height, 0, ())
+    hot = pl.Series("user_id", task.hot, dtype=events.schema["user_id"])
+    everybody, ranks = numbered(pl.concat([users, hot]))
+    return PartStats(events.height, len(everybody), tuple(ranks[len(users) :].tolist()))

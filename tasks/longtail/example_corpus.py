@@ -13,6 +13,7 @@ from tasks.longtail.columns import array_of, to_arrow
 from tasks.longtail.encoding import encoder_of
 from tasks.longtail.exchange import Scratch, read_part_frame, write_parts
 from tasks.longtail.features import FeaturePlan
+from tasks.longtail.hot_users import HotUser, item_counts
 from tasks.longtail.item_corpus import build_corpus, corpus_table, negative_weights
 from tasks.longtail.side_tables import newest_rows
 
@@ -24,6 +25,8 @@ class CorpusTask:
     scratch: Scratch
     stats: tuple[str, ...]
     """Scratch files of each part's item statistics."""
+    hot: tuple[HotUser, ...]
+    """Users whose statistics are those of their slices."""
     items: tuple[str, ...]
     """Files of the items table, oldest day first."""
     features: tuple[FeaturePlan, ...]
@@ -54,7 +57,9 @@ def write_corpus(task: CorpusTask) -> int:
     items = None
     if task.items or any(plan.source == "attribute" for plan in task.features):
         items = newest_rows(lake, "items", task.items, "item_id", task.features, title=True)
-    corpus = build_corpus([read_part_frame(lake, [path], 0) for path in task.stats], items)
+    stats = [read_part_frame(lake, [path], 0) for path in task.stats]
+    stats += [item_counts(task.scratch, user) for user in task.hot]
+    corpus = build_corpus(stats, items)
     encoders = {
         plan.table: encoder_of(lake.url, task.vocabularies[plan.table], plan.table)
         for plan in task.features

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from tasks.lake import Lake
@@ -69,6 +70,7 @@ class TrainEvents:
         items: Corpus index of each event's item; `[N]`.
         timestamps: Microseconds; `[N]`.
         columns: `weight` and the columns that features read from the event; `[N]`.
+        written: Whether each event becomes a row here; others only end histories; `[N]`.
     """
 
     user_ids: pl.Series
@@ -78,18 +80,21 @@ class TrainEvents:
     items: Int32s
     timestamps: Int64s
     columns: pl.DataFrame
+    written: npt.NDArray[np.bool_]
 
     @property
     def num_users(self) -> int:
         """Users of the part."""
         return len(self.user_ids)
 
-    def __len__(self) -> int:
-        return int(self.items.size)
-
 
 def train_events(
-    lake: Lake, paths: Sequence[str], part: int, corpus: CorpusIndex, context: Sequence[str]
+    lake: Lake,
+    paths: Sequence[str],
+    part: int,
+    corpus: CorpusIndex,
+    context: Sequence[str],
+    others: Sequence[pl.DataFrame] = (),
 ) -> TrainEvents:
     """Reads and orders a part's train events.
 
@@ -99,8 +104,10 @@ def train_events(
         part: The part.
         corpus: The corpus; it holds the item of every train event.
         context: Columns that features read from the event.
+        others: Events that become rows elsewhere, and are part of histories here.
     """
-    events = read_events(lake, paths, part)
+    own = read_events(lake, paths, part)
+    events = pl.concat([own, *others], how="vertical_relaxed") if others else own
     user_ids, numbers = numbered(events["user_id"])
     users = numbers.astype(np.int64)
     items = corpus.items(events["item_id"])
@@ -121,6 +128,7 @@ def train_events(
         items=items[order],
         timestamps=timestamps[order],
         columns=last.drop("id_rank")[order],
+        written=order < own.height,
     )
 
 

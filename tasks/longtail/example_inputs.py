@@ -14,7 +14,7 @@ from tasks.longtail.event_file import EventFile
 from tasks.longtail.features import FeaturePlan, item_features, user_features
 from tasks.run_spec import RunSpec
 
-_FORMAT = 2
+_FORMAT = 3
 """Changes when the examples change for the same input."""
 
 
@@ -30,6 +30,8 @@ class ExampleInputs:
         users_until: Files of the users table up to the last test day.
         bytes: Size of the interactions.
         rows: Rows of the interactions that are trained on.
+        user_counts: Each training day and the files of its users' counts; empty when no table
+            counts the users.
         cut_us: Start of the first test day, microseconds since 1970.
         vocabularies: Lake path of each table's vocabulary.
         tables: Rows and hashes of each table, and the digest of its vocabulary.
@@ -44,6 +46,7 @@ class ExampleInputs:
     users_until: tuple[str, ...]
     bytes: int
     rows: int
+    user_counts: tuple[tuple[date, tuple[str, ...]], ...]
     cut_us: int
     vocabularies: Mapping[str, str]
     table_rows: Mapping[str, int]
@@ -88,6 +91,7 @@ def gather_inputs(spec: RunSpec) -> ExampleInputs:
         users_until=_files(raw["users"]),
         bytes=sum(entry.bytes for found in read for entry in found.manifest.files),
         rows=sum(interactions[day].manifest.rows for day in spec.train_days),
+        user_counts=_user_counts(spec),
         cut_us=int(cut.timestamp()) * 1_000_000,
         vocabularies={name: found.path for name, found in vocabularies.items()},
         table_rows={n: int(v.manifest.meta["rows"]) for n, v in vocabularies.items()},
@@ -118,6 +122,15 @@ def _partition(lake: Lake, dataset: str, day: str) -> Published:
             fix="deliver it again, or resolve the run again",
         )
     return found
+
+
+def _user_counts(spec: RunSpec) -> tuple[tuple[date, tuple[str, ...]], ...]:
+    tables = spec.config.tables.items()
+    names = [name for name, table in tables if table.source == "interactions.user_id"]
+    if not names:
+        return ()
+    counted = {day: spec.output("count", f"{names[0]}/{day}") for day in spec.train_days}
+    return tuple((day, tuple(counts.files())) for day, counts in counted.items())
 
 
 def _event_files(days: Iterable[Published]) -> tuple[EventFile, ...]:

@@ -23,14 +23,15 @@ from tasks.longtail.example_events import CorpusIndex, TrainEvents, corpus_index
 from tasks.longtail.exchange import Scratch, read_part_frame, write_parts
 from tasks.longtail.features import FeaturePlan
 from tasks.longtail.history import distinct_items, final_histories, histories
-from tasks.longtail.lists import ListColumn
+from tasks.longtail.hot_users import HotUser, events_before, item_counts
+from tasks.longtail.lists import Int64s, ListColumn
 from tasks.longtail.permutation import Permutation, shard_of
 from tasks.longtail.side_tables import newest_of
 
 
 @dataclass(frozen=True)
 class PartTask:
-    """Making of the examples of one part of the users."""
+    """Making of the examples of one part of the users, or of one slice of a hot user."""
 
     scratch: Scratch
     part: int
@@ -55,6 +56,15 @@ class PartTask:
     """Train rows in all parts."""
     shards: int
     seed: int
+    hot: tuple[HotUser, ...] = ()
+    """Hot users whose home the part is: their train rows are made elsewhere."""
+    slice_of: HotUser | None = None
+    """The user whose slice it is, for a slice."""
+
+    @property
+    def home(self) -> int:
+        """Part of the users that the rows belong to."""
+        return self.part if self.slice_of is None else self.slice_of.home
 
     def target(self, name: str) -> str:
         """Lake path of one of the part's outputs."""
@@ -81,27 +91,59 @@ def build_part(task: PartTask) -> PartResult:
     lake = task.scratch.lake()
     corpus = corpus_index(task.scratch, task.corpus)
     context = sorted({plan.column for plan in task.features if plan.source == "context"})
-    train = train_events(lake, task.train_events, task.part, corpus, context)
+    train = train_events(
+        lake, task.train_events, task.part, corpus, context, _events_elsewhere(task)
+    )
     attributes = _attributes(lake, task, task.users_before, train.user_ids.dtype)
     codes = {
         plan.name: _encode(lake, task, plan, train.user_ids, attributes)
         for plan in task.features
         if plan.source != "context"
     }
-    last_context = train.columns[train.ends - 1].select(context)
-    seen = distinct_items(train.user_of, train.items, train.num_users)
-    final = final_histories(train.starts, train.ends, train.items, task.history_length)
     _write_train(lake, task, train, codes)
+    if task.slice_of is not None:
+        return PartResult()
+    last_context = train.columns[train.ends - 1].select(context)
+    seen, counts = _items_and_counts(task, corpus, train)
+    final = final_histories(train.starts, train.ends, train.items, task.history_length)
     _write_users(lake, task, train, codes, last_context, seen, final)
-    return _write_test(lake, task, corpus, train, last_context, seen, final)
+    return _write_test(lake, task, corpus, train, counts, last_context, seen, final)
+
+
+def _events_elsewhere(task: PartTask) -> list[pl.DataFrame]:
+    """Events before the slice, or the last events of the part's hot users."""
+    if task.slice_of is not None:
+        wanted = [(task.slice_of, task.part, task.history_length)]
+    else:
+        wanted = [(user, user.slices.stop, max(1, task.history_length)) for user in task.hot]
+    found = [events_before(task.scratch, *of_user) for of_user in wanted]
+    return [events for events in found if events is not None]
+
+
+def _items_and_counts(
+    task: PartTask, corpus: CorpusIndex, train: TrainEvents
+) -> tuple[ListColumn, Int64s]:
+    """Distinct items of each train user, ascending, and the number of its train events."""
+    users, items = [train.user_of], [train.items]
+    counts = np.bincount(train.user_of[train.written], minlength=train.num_users)
+    for user in task.hot:
+        touched = item_counts(task.scratch, user)
+        [number] = (train.user_ids == user.user_id).arg_true()
+        users.append(np.full(touched.height, number))
+        items.append(corpus.items(touched["item_id"]))
+        counts[number] += int(touched["train_count"].sum())
+    seen = distinct_items(np.concatenate(users), np.concatenate(items), train.num_users)
+    return seen, counts.astype(np.int64)
 
 
 def _attributes(lake: Lake, task: PartTask, files: int, dtype: pl.DataType) -> pl.DataFrame | None:
     """The part's newest rows of the first so many files of the users table."""
     if not task.users:
         return None
-    frames = [read_part_frame(lake, [path], task.part) for path in task.users[:files]]
+    frames = [read_part_frame(lake, [path], task.home) for path in task.users[:files]]
     rows = newest_of(frames, "user_id")
+    if rows.schema["user_id"] == pl.Null:  # no file names a user
+        rows = rows.cast({"user_id": dtype})
     if rows.schema["user_id"] != dtype:
         raise DataError(
             f"user_id is {dtype} in raw/interactions and {rows.schema['user_id']} in raw/users",
@@ -138,7 +180,8 @@ def _encode_context(
 def _write_train(
     lake: Lake, task: PartTask, train: TrainEvents, codes: Mapping[str, ListColumn]
 ) -> None:
-    numbers = np.arange(task.first_row, task.first_row + len(train), dtype=np.int64)
+    written = np.flatnonzero(train.written)
+    numbers = np.arange(task.first_row, task.first_row + written.size, dtype=np.int64)
     places = Permutation(task.rows, task.seed).places(numbers)
     shard, slot = shard_of(places, task.rows, task.shards)
     order = np.argsort(places)
@@ -152,7 +195,8 @@ def _write_train(
     }
 
     def rows_of(number: int) -> pa.Table:
-        rows = order[bounds[number] : bounds[number + 1]]
+        chosen = order[bounds[number] : bounds[number + 1]]
+        rows = written[chosen]
         users = train.user_of[rows]
         columns = {
             "user": array_of(users + task.first_user),
@@ -166,7 +210,7 @@ def _write_train(
                 columns[plan.name] = per_event[plan.name].take(rows).to_arrow()
             else:
                 columns[plan.name] = codes[plan.name].take(users).to_arrow()
-        columns["slot"] = array_of(slot[rows])
+        columns["slot"] = array_of(slot[chosen])
         return pa.table(columns)
 
     write_parts(lake, task.target("train"), task.shards, rows_of)
@@ -200,6 +244,7 @@ def _write_test(
     task: PartTask,
     corpus: CorpusIndex,
     train: TrainEvents,
+    counts: Int64s,
     last_context: pl.DataFrame,
     seen: ListColumn,
     final: ListColumn,
@@ -217,7 +262,6 @@ def _write_test(
     targets = _targets(placed, users.height, seen)
     known_of = users["known"].cast(pl.Int64).fill_null(-1).to_numpy()
     attributes = _attributes(lake, task, len(task.users), user_ids.dtype)
-    counts = np.append(train.ends - train.starts, 0)
     columns = {
         "user_id": _id_column(user_ids),
         "user": array_of(np.where(known_of < 0, -1, known_of + task.first_user)),
@@ -233,7 +277,7 @@ def _write_test(
     columns["history"] = final.take_or_empty(known_of).to_arrow()
     columns["seen"] = seen.take_or_empty(known_of).to_arrow()
     columns["targets"] = targets.to_arrow()
-    columns["train_count"] = array_of(counts[known_of])
+    columns["train_count"] = array_of(np.append(counts, 0)[known_of])
     table = pa.table(columns)
     write_parts(lake, task.target("test"), 1, lambda _: table)
     return PartResult(

@@ -71,11 +71,18 @@ def write_parts(lake: Lake, path: str, parts: int, make: Callable[[int], pa.Tabl
 
 def write_split(lake: Lake, path: str, frame: pl.DataFrame, key: str, parts: int) -> None:
     """Writes a frame split by the hash of an ID column without nulls."""
+    write_placed(lake, path, frame, partition_of(frame[key], parts), parts)
+
+
+def write_placed(
+    lake: Lake, path: str, frame: pl.DataFrame, part_of: pl.Series, parts: int
+) -> None:
+    """Writes a frame split by the part of each row."""
     if parts == 1:
         table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
         write_parts(lake, path, 1, lambda _: table)
         return
-    placed = frame.with_columns(partition_of(frame[key], parts).alias("__part"))
+    placed = frame.with_columns(part_of.alias("__part"))
     placed = placed.sort("__part", maintain_order=True)
     starts = placed["__part"].search_sorted(list(range(parts + 1)))
     table = placed.drop("__part").to_arrow(compat_level=pl.CompatLevel.oldest())

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tasks.longtail.bucket_load import bucket_load
+from tasks.longtail.bucket_load import load_of
 from tasks.longtail.vocabulary_table import Vocabulary
 from tasks.longtail.window import UNIT
 from tasks.longtail.window_merge import WindowSummary
@@ -42,7 +42,7 @@ def measure(vocabulary: Vocabulary, window: WindowSummary) -> Health:
     own = window.candidates.join(vocabulary.table.select("id"), on="id", how="semi")
     total, covered = window.units, int(own["units"].sum() or 0)
     full = window.ids + 1
-    load_ids, load_units = bucket_load(own, vocabulary.policy)
+    load_ids, load_units = load_of(own, vocabulary.policy)
     load_ids, load_units = window.load_ids - load_ids, window.load_units - load_units
     changes = vocabulary.changes
     facts = {

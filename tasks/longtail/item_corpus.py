@@ -36,7 +36,7 @@ def build_corpus(stats: Sequence[pl.DataFrame], items: pl.DataFrame | None) -> p
         DataError: The IDs are of different types in the items and the interactions.
     """
     merged = (
-        pl.concat(stats)
+        pl.concat(stats, how="vertical_relaxed")
         .group_by("item_id")
         .agg(pl.col("train_count").sum(), pl.col("train_users").sum())
     )
@@ -44,6 +44,8 @@ def build_corpus(stats: Sequence[pl.DataFrame], items: pl.DataFrame | None) -> p
         corpus = merged.with_columns(pl.lit(None, pl.String).alias(TITLE))
     else:
         ours, theirs = merged.schema["item_id"], items.schema["item_id"]
+        if theirs == pl.Null:  # no file names an item
+            items, theirs = items.cast({"item_id": ours}), ours
         if ours != theirs:
             raise DataError(
                 f"item_id is {ours} in raw/interactions and {theirs} in raw/items",
@@ -60,7 +62,7 @@ def corpus_table(
     corpus: pl.DataFrame, features: Sequence[FeaturePlan], encoders: Mapping[str, Encoder]
 ) -> pa.Table:
     """The corpus with each feature's codes, as it is written."""
-    table = to_arrow(corpus.select("item_id", TITLE, "train_count"))
+    table = to_arrow(corpus.select("item_id", pl.col(TITLE).cast(pl.String), "train_count"))
     for plan in features:
         ids = corpus["item_id" if plan.source == "key" else plan.column]
         codes = encoders[plan.table].code_lists(ids, listed=plan.listed)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tasks.errors import DataError
 from tasks.lake import Lake
-from tasks.longtail.columns import collect, id_field, read_schema, scan
+from tasks.longtail.columns import collect, id_or_nothing, read_schema, scan
 from tasks.longtail.features import FeaturePlan
 
 TITLE = "title"
@@ -50,7 +50,9 @@ def newest_rows(
 
 def newest_of(frames: Sequence[pl.DataFrame], key: str) -> pl.DataFrame:
     """The last row of each ID, from the rows of files in the order of their days."""
-    return pl.concat(frames).unique(key, keep="last", maintain_order=True)
+    # Relaxed: a file whose column has Arrow's null type takes the type of the others.
+    together = pl.concat(frames, how="vertical_relaxed")
+    return together.unique(key, keep="last", maintain_order=True)
 
 
 def check_delivered(
@@ -75,17 +77,27 @@ def check_schemas(
 ) -> None:
     """Checks that all files of a side table have the same types.
 
+    A column without any value, of Arrow's null type, fits every other.
+
     Raises:
         DataError: They have not.
     """
+    known: dict[str, pl.DataType] = {}
     for path, schema in zip(files, schemas, strict=True):
-        if schema != schemas[0]:
-            raise DataError(
-                f"raw/{dataset} changed the type of a column: {dict(schema)} after "
-                f"{dict(schemas[0])}",
-                where=f"{lake.url}/{path}",
-                fix="deliver all days with one type",
-            )
+        for column, dtype in schema.items():
+            if _holds_nothing(dtype):
+                continue
+            if known.setdefault(column, dtype) != dtype:
+                raise DataError(
+                    f"raw/{dataset} changed the type of column '{column}': {dtype} after "
+                    f"{known[column]}",
+                    where=f"{lake.url}/{path}",
+                    fix="deliver all days with one type",
+                )
+
+
+def _holds_nothing(dtype: pl.DataType) -> bool:
+    return dtype == pl.Null or dtype == pl.List(pl.Null)
 
 
 def read_rows(
@@ -106,7 +118,7 @@ def read_rows(
     schema = read_schema(lake, path).schema.to_arrow_schema()
     where = f"{lake.url}/{path} (data set raw/{dataset})"
     columns = [key, *wanted]
-    key_type, key_listed = id_field(schema, key, where)
+    key_type, key_listed = id_or_nothing(schema, key, where)
     if key_listed:
         raise DataError(f"column '{key}' holds lists", where=where, fix="deliver one ID a row")
     picked = [pl.col(key).cast(key_type)]
@@ -115,7 +127,7 @@ def read_rows(
         if TITLE in schema.names and TITLE not in columns:
             columns.append(TITLE)
     for column, plan in wanted.items():
-        dtype, listed = id_field(schema, column, where)
+        dtype, listed = id_or_nothing(schema, column, where)
         value = pl.col(column)
         if listed and not plan.listed:
             raise DataError(
@@ -138,6 +150,6 @@ def read_rows(
 def _title(schema: pa.Schema, where: str) -> pl.Expr:
     if TITLE not in schema.names:
         return pl.lit(None, pl.String).alias(TITLE)
-    if id_field(schema, TITLE, where)[0] != pl.String():
+    if id_or_nothing(schema, TITLE, where)[0] not in (pl.String(), pl.Null()):
         raise DataError("column 'title' is no text", where=where, fix="deliver it as string")
     return pl.col(TITLE).cast(pl.String)

@@ -71,7 +71,10 @@ class Vocabulary:
     def write(self, output: Output) -> None:
         """Writes the table below an output and its meta into the manifest."""
         with output.open(FILE) as stream:
-            pq.write_table(to_arrow(self.table), stream, compression="zstd")
+            # No two rows share an ID or a row: a dictionary of them would be thrown away again.
+            repeated = ["count", "last_seen", "since"]
+            table = to_arrow(self.table)
+            pq.write_table(table, stream, compression="zstd", use_dictionary=repeated)
         output.meta.update(self.meta())
 
 

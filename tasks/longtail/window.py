@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from tasks.config import VocabularySettings
@@ -77,12 +79,19 @@ def combine(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
     Returns:
         The same columns, one row for each ID whose units are not 0, with the newest `last_seen`;
-        integers are ordered by place, strings by their bytes.
+        integers are ordered by place.
     """
+    summed = add_up(frames)
+    return summed.filter(pl.col("units") != 0)
+
+
+def add_up(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Like `combine`, with the IDs whose units are 0: they too have a newest `last_seen`."""
     together = pl.concat([frame for frame in frames if frame.height] or frames[:1])
     if not together.schema["id"].is_integer():
-        summed = together.group_by("id").agg(pl.col("units").sum(), pl.col("last_seen").max())
-        return summed.filter(pl.col("units") != 0).sort("id")
+        return together.group_by("id", maintain_order=True).agg(
+            pl.col("units").sum(), pl.col("last_seen").max()
+        )
     if together.is_empty():
         return together
     places = place_integers(integers_of(together["id"]))
@@ -91,17 +100,88 @@ def combine(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
     starts = starts_of_runs(places)
     units = np.add.reduceat(together["units"].to_numpy()[order], starts)
     seen = together["last_seen"].to_physical().to_numpy()[order]
-    last_seen = np.maximum.reduceat(seen, starts)
-    kept = np.flatnonzero(units)
-    ids = integers_at(places[starts[kept]])
-    signed = together.schema["id"] == pl.Int64
+    ids = integers_at(places[starts])
+    return _frame(ids, units, np.maximum.reduceat(seen, starts), together.schema["id"])
+
+
+def _frame(
+    ids: npt.NDArray[Any], units: npt.NDArray[np.int64], seen: npt.NDArray[np.int32], dtype: Any
+) -> pl.DataFrame:
+    """A window of integers; `ids` are 64 bits each, signed as `dtype` says."""
+    bits = ids.view(np.int64) if dtype == pl.Int64 else ids.view(np.uint64)
     return pl.DataFrame(
-        {
-            "id": pl.Series(ids.view(np.int64) if signed else ids),
-            "units": pl.Series(units[kept]),
-            "last_seen": pl.Series(last_seen[kept], dtype=pl.Int32).cast(pl.Date),
-        }
+        {"id": bits, "units": units, "last_seen": pl.Series(seen, dtype=pl.Int32).cast(pl.Date)}
     )
+
+
+def carry(
+    before: pl.DataFrame, changes: pl.DataFrame
+) -> tuple[pl.DataFrame, npt.NDArray[np.int64]]:
+    """Adds changes to a window: what `combine` gives, in time for the changes and one copy.
+
+    Args:
+        before: What `combine` or `carry` made, not empty.
+        changes: What `add_up` made, not empty.
+
+    Returns:
+        The sum, and for each change whether its ID is new in the window (1), has left it (-1) or
+        neither (0).
+    """
+    if not before.schema["id"].is_integer():
+        return _carry_text(before, changes)
+    ids, added = integers_of(before["id"]), integers_of(changes["id"])
+    places, wanted = place_integers(ids), place_integers(added)
+    at = np.searchsorted(places, wanted)
+    known = places[np.minimum(at, places.size - 1)] == wanted
+    more = changes["units"].to_numpy()
+    then = changes["last_seen"].to_physical().to_numpy()
+    units = before["units"].to_numpy().copy()
+    seen = before["last_seen"].to_physical().to_numpy().copy()
+    touched = at[known]
+    units[touched] += more[known]
+    seen[touched] = np.maximum(seen[touched], then[known])
+    born = np.where(known, 0, more != 0)
+    born[known] = -(units[touched] == 0).astype(np.int64)
+    gone, fresh = at[born < 0], np.flatnonzero(born > 0)
+    columns = [(ids, added[fresh]), (units, more[fresh]), (seen, then[fresh])]
+    if gone.size:
+        columns = [(np.delete(column, gone), new) for column, new in columns]
+    # Where each column's old and new values go is worked out once.
+    is_new = np.zeros(columns[0][0].size + fresh.size, dtype=bool)
+    is_new[at[fresh] - np.searchsorted(gone, at[fresh]) + np.arange(fresh.size)] = True
+    new_places, old_places = np.flatnonzero(is_new), np.flatnonzero(~is_new)
+    merged = []
+    for column, new in columns:
+        values = np.empty(is_new.size, dtype=column.dtype)
+        values[old_places], values[new_places] = column, new
+        merged.append(values)
+    return _frame(merged[0], merged[1], merged[2], before.schema["id"]), born
+
+
+def _carry_text(
+    before: pl.DataFrame, changes: pl.DataFrame
+) -> tuple[pl.DataFrame, npt.NDArray[np.int64]]:
+    added = changes.rename({"units": "more", "last_seen": "then"})
+    joined = before.join(added, on="id", how="left", maintain_order="left")
+    joined = joined.select(
+        "id",
+        pl.col("units") + pl.col("more").fill_null(0),
+        pl.max_horizontal("last_seen", "then").alias("last_seen"),
+        met=pl.col("more").is_not_null(),
+    )
+    met = joined.filter("met").select("id", now=pl.col("units") != 0)
+    born = (
+        changes.join(met, on="id", how="left", maintain_order="left")
+        .select(
+            pl.when(pl.col("now").is_null())
+            .then((pl.col("units") != 0).cast(pl.Int64))
+            .otherwise(pl.col("now").cast(pl.Int64) - 1)
+        )
+        .to_series()
+        .to_numpy()
+    )
+    stay = joined.filter(pl.col("units") != 0).drop("met")
+    return pl.concat([stay, changes.filter(pl.Series(born > 0))]), born
 
 
 def is_recent(policy: VocabularySettings, today: date) -> pl.Expr:

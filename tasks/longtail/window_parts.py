@@ -16,10 +16,18 @@ import pyarrow as pa
 
 from tasks.config import VocabularySettings
 from tasks.lake import Lake
-from tasks.longtail.bucket_load import Vector, bucket_load
+from tasks.longtail.bucket_load import Load, Vector, bucket_load, load_of
 from tasks.longtail.columns import from_arrow, scan
-from tasks.longtail.id_hash import integers_of, partition_of, place_integers
-from tasks.longtail.window import UNIT, WeightedDay, combine, empty_window, is_recent
+from tasks.longtail.id_hash import partition_of
+from tasks.longtail.window import (
+    UNIT,
+    WeightedDay,
+    add_up,
+    carry,
+    combine,
+    empty_window,
+    is_recent,
+)
 
 Histogram = tuple[Vector, Vector]
 """Different units, ascending, and the number of IDs that have each."""
@@ -104,26 +112,28 @@ def merge_window_part(task: PartTask) -> PartResult:
     lake = Lake(task.url)
     changed = [_weighted(lake, task, file) for file in task.files]
     changed = [frame for frame in changed if frame.height]
-    if task.before is None:
+    before = None if task.before is None else from_arrow(_read_ipc(lake, task.before))
+    if before is None or before.is_empty():
         merged = combine(changed) if changed else empty_window()
-        load = bucket_load(merged, task.policy)
+        load = load_of(merged, task.policy)
     else:
-        before = from_arrow(_read_ipc(lake, task.before))
-        merged = combine([before, *changed])
-        load = _carried_load(lake, task, before, merged, changed)
+        merged, load = _carried(lake, task, before, changed)
     if task.state is not None:
         _write_ipc(lake, task.state, merged.to_arrow(compat_level=pl.CompatLevel.oldest()))
         columns = {"ids": pa.array(load[0]), "units": pa.array(load[1])}
         _write_ipc(lake, load_path(task.state), pa.table(columns))
     units = merged["units"].to_numpy()
-    recent = merged.filter(is_recent(task.policy, task.today))["units"].to_numpy()
     exact = task.policy.decay == 1.0
+    histogram = eligible = _histogram(units, exact)
+    if task.policy.ttl_days is not None:
+        recent = merged.filter(is_recent(task.policy, task.today))
+        eligible = _histogram(recent["units"].to_numpy(), exact)
     return PartResult(
         candidates=_candidates(lake, task, merged),
         ids=merged.height,
         units=int(units.sum()),
-        histogram=_histogram(units, exact),
-        eligible=_histogram(recent, exact),
+        histogram=histogram,
+        eligible=eligible,
         load_ids=load[0],
         load_units=load[1],
     )
@@ -158,7 +168,8 @@ def _histogram(units: Vector, exact: bool) -> Histogram:
     """
     if exact:
         counts = units >> np.int64(UNIT.bit_length() - 1)
-        small = np.bincount(counts[counts < _FINE_HISTOGRAM])
+        # What is too large for the vector of numbers is so rare that sorting it costs nothing.
+        small = np.bincount(np.minimum(counts, _FINE_HISTOGRAM), minlength=1)[:_FINE_HISTOGRAM]
         values, numbers = np.unique(counts[counts >= _FINE_HISTOGRAM], return_counts=True)
         present = np.flatnonzero(small)
         values = np.concatenate([present, values])
@@ -171,35 +182,19 @@ def _histogram(units: Vector, exact: bool) -> Histogram:
     return coarse, np.bincount(where, weights=numbers).astype(np.int64)
 
 
-def _carried_load(
-    lake: Lake,
-    task: PartTask,
-    before: pl.DataFrame,
-    after: pl.DataFrame,
-    changed: Sequence[pl.DataFrame],
-) -> tuple[Vector, Vector]:
-    """Yesterday's load and what the changed days did to it."""
+def _carried(
+    lake: Lake, task: PartTask, before: pl.DataFrame, changed: Sequence[pl.DataFrame]
+) -> tuple[pl.DataFrame, Load]:
+    """Yesterday's window and bucket load with what the changed days did to them."""
     assert task.before is not None
     known = from_arrow(_read_ipc(lake, load_path(task.before)))
     ids, units = known["ids"].to_numpy(), known["units"].to_numpy()
     if not changed:
-        return ids, units
-    moved = pl.concat(changed)
-    units = units + bucket_load(moved, task.policy)[1]
-    touched = moved.select(pl.col("id").unique()).with_columns(units=pl.lit(0, pl.Int64))
-    was, is_now = contains(before, touched["id"]), contains(after, touched["id"])
-    ids = ids + bucket_load(touched.filter(is_now & ~was), task.policy)[0]
-    return ids - bucket_load(touched.filter(was & ~is_now), task.policy)[0], units
-
-
-def contains(window: pl.DataFrame, ids: pl.Series) -> pl.Series:
-    """Whether each ID is in a window that `combine` made."""
-    if not window.height or not ids.dtype.is_integer():
-        return ids.is_in(window["id"].implode())
-    places = place_integers(integers_of(window["id"]))
-    wanted = place_integers(integers_of(ids))
-    found = np.minimum(np.searchsorted(places, wanted), places.size - 1)
-    return pl.Series(places[found] == wanted)
+        return before, (ids, units)
+    changes = add_up(changed)
+    merged, born = carry(before, changes)
+    more = bucket_load(changes["id"], born, changes["units"].to_numpy(), task.policy)
+    return merged, (ids + more[0], units + more[1])
 
 
 def _read_ipc(lake: Lake, path: str) -> pa.Table:

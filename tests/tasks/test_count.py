@@ -154,6 +154,21 @@ def test_a_column_of_arrows_null_type_holds_nulls_only_and_fits_every_other_type
     assert spec.output("vocabulary", "user").manifest.meta["health"]["ids"] == 1
 
 
+def test_lists_that_are_all_empty_hold_nothing_whatever_their_type(tmp_path):
+    """A writer that saw no element leaves lists of Arrow's null type."""
+    nothing = column_of([[], None, [None, None]], pa.list_(pa.null()))
+    some = column_of([["a"], [], None], pa.list_(pa.string()))
+    write_partition(tmp_path, "interactions", 1, {"a.parquet": nothing, "b.parquet": some})
+    for number in (2, 3):
+        write_partition(tmp_path, "interactions", number, nothing)
+    spec = spec_of(tmp_path, 3)
+    count(spec)
+    assert counted(spec, "user", 1) == {"a": 1}
+    assert (meta(spec, "user", 1)["nulls"], meta(spec, "user", 1)["id_type"]) == (4, "String")
+    assert counted(spec, "user", 2) == {}
+    assert (meta(spec, "user", 2)["nulls"], meta(spec, "user", 2)["id_type"]) == (3, "Null")
+
+
 def test_text_that_is_not_utf8_is_refused_by_name(tmp_path):
     raw = pa.array([b"ok", b"\xff\xfe"], pa.binary())
     text = pa.Array.from_buffers(pa.string(), 2, raw.buffers())

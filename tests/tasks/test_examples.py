@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from tasks.errors import ConfigError, DataError
-from tasks.longtail import build_examples, cluster
+from tasks.longtail import build_examples, cluster, example_events
+from tasks.longtail import events as example_stages
 from tests.tasks.longtail.examples_reference import reference, tfidf
 from tests.tasks.longtail.raw_lake import (
     MODEL,
@@ -30,6 +31,7 @@ from tests.tasks.longtail.world import (
     digests,
     items_table,
     outputs,
+    users_table,
 )
 
 
@@ -264,14 +266,8 @@ def test_files_their_order_and_parts_change_no_row(tmp_path, monkeypatch):
     for name in ("items", "tfidf", "uniform", "popularity"):
         assert whole[name].equals(split[name])
 
-    def without_index(tables, name):
-        """Rows with the user's ID in place of the index, which follows the parts."""
-        names = dict(enumerate(tables["users"]["user_id"].to_pylist()))
-        rows = [{**r, "user": names.get(r["user"])} for r in tables[name].to_pylist()]
-        return sorted(rows, key=str)
-
     for name in ("train", "test", "users"):
-        assert without_index(whole, name) == without_index(split, name)
+        assert by_user_id(whole, name) == by_user_id(split, name)
 
 
 @pytest.mark.integration
@@ -452,6 +448,47 @@ def test_a_file_without_any_id_has_no_type_of_its_own(tmp_path):
     assert sorted(outputs(spec)["train"]["device"].to_pylist()) == [[0], [3]]
 
 
+@pytest.mark.parametrize("everywhere", [False, True], ids=["in_one_file", "in_all_files"])
+def test_a_side_table_column_without_any_value_fits_every_type(tmp_path, everywhere):
+    """Arrow's null type, alone or in lists, means the same as nulls of the column's type."""
+    made = []
+    for typed in (True, False):
+        lake = tmp_path / str(typed)
+        world = World(lake)
+        text = pa.string() if typed else pa.null()
+        nothing = {
+            "title": pa.nulls(3, text),
+            "tags": pa.array([[], None, [None]], pa.list_(text)),
+            "colour": pa.nulls(3, text),
+        }
+        empty_items = pa.table({"item_id": [3, 4, 5], **nothing})
+        empty_users = pa.table({"user_id": ["u1", "u2", "u3"], "country": pa.nulls(3, text)})
+        for number in (1, 3, 4) if everywhere else (3,):
+            write_partition(lake, "items", number, empty_items)
+        for number in (1, 4) if everywhere else (1,):
+            others = {} if everywhere else {"b.parquet": users_table(["u4", "u5"])}
+            write_partition(lake, "users", number, {"a.parquet": empty_users, **others})
+        spec = world.spec()
+        run_steps(spec)
+        made.append(digests(spec))
+    assert made[0] == made[1]
+
+
+def test_a_side_table_that_names_nobody_is_as_good_as_none(tmp_path):
+    nobody = pa.table({"item_id": pa.nulls(2), "title": pa.nulls(2)})
+    found = []
+    for name in ("nobody", "absent"):
+        lake = tmp_path / name
+        for number in (1, 2):
+            write_partition(lake, "interactions", number, events([("u", "7", at(number))]))
+        if name == "nobody":
+            write_partition(lake, "items", 1, nobody)
+        spec = spec_of(lake, 2)
+        run_steps(spec)
+        found.append(digests(spec))
+    assert found[0] == found[1]
+
+
 def test_a_file_is_split_in_stretches_without_a_trace(tmp_path, monkeypatch):
     whole = World(tmp_path / "whole").spec()
     run_steps(whole)
@@ -459,6 +496,77 @@ def test_a_file_is_split_in_stretches_without_a_trace(tmp_path, monkeypatch):
     pieces = World(tmp_path / "pieces").spec()
     run_steps(pieces)
     assert digests(whole) == digests(pieces)
+
+
+def hot_days(users):
+    """Days on which one user has a tenth of all events, some of them at one instant."""
+    rng = random.Random(3)
+    return {
+        number: [
+            (
+                users(rng.randrange(400)) if n % 10 else users(1000),
+                f"i{rng.randrange(90)}",
+                at(number, 20 * (n // 3)),
+            )
+            for n in range(2000)
+        ]
+        for number in (1, 2, 3, 4)
+    }
+
+
+@pytest.mark.parametrize("users", [lambda n: f"u{n}", lambda n: n * 0x5851F42D4C957F2D % 2**63])
+def test_a_hot_user_is_cut_by_time_and_no_row_differs(tmp_path, monkeypatch, users):
+    """Its events are more than a part; its histories and all that is known of it stay whole."""
+    days = hot_days(users)
+    held: list[int] = []
+    for module in (example_events, example_stages):
+        monkeypatch.setattr(module, "read_events", watched(held, module.read_events))
+    found, specs = [], []
+    for rows_of_a_part in (1 << 40, 250):
+        lake = tmp_path / str(rows_of_a_part)
+        for number, day in days.items():
+            kinds = pa.array(["web" if n % 4 else None for n in range(len(day))])
+            write_partition(lake, "interactions", number, events(day, device=kinds))
+        features = [*MODEL["user"]["features"], {"name": "device", "table": "device"}]
+        device = {"source": "interactions.device", "vocabulary": {"min_count": 1}}
+        spec = spec_of(
+            lake,
+            4,
+            tables={**TABLES, "device": device},
+            model={"user": {"features": features}, "item": MODEL["item"]},
+        )
+        monkeypatch.setattr(build_examples, "PART_BYTES", rows_of_a_part * 192)
+        held.clear()
+        run_steps(spec)
+        found.append(outputs(spec))
+        specs.append(spec)
+    whole, cut = found
+    assert specs[1].output("examples", "examples").manifest.meta["parts"] == 32
+    # 600 events of the hot user; no task has more than a slice of a day beside its part.
+    assert max(held) < 420
+    for name in ("items", "tfidf", "uniform", "popularity"):
+        assert whole[name].equals(cut[name])
+    for name in ("train", "users", "test"):
+        assert by_user_id(whole, name) == by_user_id(cut, name)
+    assert cut["users"]["user"].to_pylist() == list(range(cut["users"].num_rows))
+
+
+def watched(held, real):
+    """Notes how many events are in memory at once."""
+
+    def read(lake, paths, part):
+        events_of_part = real(lake, paths, part)
+        held.append(events_of_part.height)
+        return events_of_part
+
+    return read
+
+
+def by_user_id(tables, name):
+    """Rows with the user's ID in place of the index, which follows the parts."""
+    names = dict(enumerate(tables["users"]["user_id"].to_pylist()))
+    rows = [{**row, "user": names.get(row["user"])} for row in tables[name].to_pylist()]
+    return sorted(rows, key=str)
 
 
 def test_a_hot_user_has_all_its_histories_and_fills_no_shard(tmp_path):

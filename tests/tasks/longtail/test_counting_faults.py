@@ -12,7 +12,7 @@ import pytest
 
 from tasks.errors import ClusterError, DataError, LakeError
 from tasks.lake import MANIFEST, Lake
-from tasks.longtail import batches, cluster, columns
+from tasks.longtail import batches, columns
 from tests.tasks.longtail.raw_lake import (
     at,
     day_of,
@@ -160,13 +160,13 @@ def test_a_disk_that_fills_is_a_lake_error_and_publishes_nothing(tmp_path, small
 
 @pytest.mark.slow
 @pytest.mark.integration
-def test_a_cluster_without_workers_ends_the_step(tmp_path, monkeypatch):
+def test_a_cluster_without_workers_ends_the_step(tmp_path):
     from distributed import LocalCluster
 
-    monkeypatch.setattr(cluster, "_WORKERS_TIMEOUT_SECONDS", 2)
     fill(tmp_path)
     with LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address="127.0.0.1:0") as empty:
-        spec = spec_of(tmp_path, 2, dask={"scheduler": empty.scheduler_address})
+        settings = {"scheduler": empty.scheduler_address, "workers_timeout_seconds": 2}
+        spec = spec_of(tmp_path, 2, dask=settings)
         started = time.monotonic()
         with pytest.raises(ClusterError, match="no workers"):
             run_steps(spec, "count")

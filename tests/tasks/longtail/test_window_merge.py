@@ -6,11 +6,13 @@ from typing import Any
 
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tasks.lake import Lake
 from tasks.longtail import day_counts, window_merge
 from tasks.longtail.cluster import Inline
-from tasks.longtail.window import UNIT, combine
+from tasks.longtail.window import UNIT, add_up, carry, combine
 from tests.tasks.longtail.raw_lake import (
     TABLES,
     at,
@@ -131,17 +133,60 @@ def test_a_late_file_is_not_covered_up_by_a_kept_window(tmp_path, monkeypatch):
         expected = found
 
 
-@pytest.mark.parametrize("dtype", [pl.Int64(), pl.UInt64(), pl.String()])
+def window_of(rows, dtype):
+    """A window of (ID, units, day of January)."""
+    ids, units, days = zip(*rows, strict=True)
+    return pl.DataFrame(
+        {
+            "id": pl.Series(ids).cast(dtype),
+            "units": pl.Series(units, dtype=pl.Int64),
+            "last_seen": pl.Series([date(2026, 1, day) for day in days]),
+        }
+    )
+
+
+def as_dict(window):
+    return {int(i): (units, seen.day) for i, units, seen in window.iter_rows()}
+
+
+IDS = [pl.Int64(), pl.UInt64(), pl.String()]
+ROWS = st.lists(
+    st.tuples(st.integers(0, 12), st.sampled_from([-2, -1, 1, 2]), st.integers(1, 9)), min_size=1
+)
+
+
+@pytest.mark.parametrize("dtype", IDS)
+@settings(max_examples=150, deadline=None)
+@given(before=ROWS, changes=ROWS)
+def test_a_window_that_is_carried_on_is_the_window_merged_anew(dtype, before, changes):
+    old = combine([window_of(before, dtype)])
+    if old.is_empty():
+        return
+    more = add_up([window_of(changes, dtype)])
+    found, born = carry(old, more)
+    expected = combine([old, more])
+    assert as_dict(found) == as_dict(expected)
+    assert found.schema == expected.schema
+    if dtype.is_integer():
+        assert found.equals(expected)  # in the same order, so that it can be carried on again
+    was, is_now = set(as_dict(old)), set(as_dict(expected))
+    touched = [int(i) for i in more["id"]]
+    assert born.tolist() == [(i in is_now) - (i in was) for i in touched]
+
+
+def test_a_day_that_enters_while_another_leaves_is_the_last_that_an_id_was_seen():
+    old = window_of([(1, UNIT, 1), (2, UNIT, 2)], pl.Int64())
+    found, born = carry(
+        combine([old]), add_up([window_of([(1, UNIT, 9), (1, -UNIT, 1)], pl.Int64())])
+    )
+    assert as_dict(found) == {1: (UNIT, 9), 2: (UNIT, 2)}
+    assert born.tolist() == [0]
+
+
+@pytest.mark.parametrize("dtype", IDS)
 def test_windows_add_up_by_id(dtype):
     def frame(rows):
-        ids, units, days = zip(*rows, strict=True)
-        return pl.DataFrame(
-            {
-                "id": pl.Series(ids).cast(dtype),
-                "units": pl.Series(units, dtype=pl.Int64),
-                "last_seen": pl.Series([date(2026, 1, day) for day in days]),
-            }
-        )
+        return window_of(rows, dtype)
 
     found = combine(
         [
@@ -150,6 +195,5 @@ def test_windows_add_up_by_id(dtype):
             frame([(2, -2 * UNIT, 1)]),
         ]
     )
-    rows = {int(i): (units, seen.day) for i, units, seen in found.iter_rows()}
-    assert rows == {1: (2 * UNIT, 3), 3: (UNIT + 5, 4)}
+    assert as_dict(found) == {1: (2 * UNIT, 3), 3: (UNIT + 5, 4)}
     assert found.schema["id"] == dtype
