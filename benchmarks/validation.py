@@ -133,7 +133,7 @@ def measure(folder: Path, events: int, runs: int) -> dict[str, Any]:
 
 def compared_with_goals(report: Mapping[str, Any]) -> dict[str, Any]:
     """What was found beside what is wanted; a figure that was not measured is left out."""
-    found = {}
+    found: dict[str, float] = {}
     for sizes in report["ids"].values():
         largest, smallest = sizes[-1], sizes[0]
         now = {"cpu_seconds_per_million": largest["cpu_seconds_per_million"]}

@@ -1,6 +1,7 @@
 """The validation benchmark measures what it says, judges it, and prints one JSON object last."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,10 @@ def test_goals_are_judged_by_the_largest_day_and_the_worst_kind_of_ids():
 
 def test_the_figure_shows_what_was_measured(tmp_path):
     run = {"seconds": {"validate": 1.0, "count": 9.0}, "share": 0.1}
-    report = {"ids": {"int64": SIZES}, "daily_run": {"rows": 10**6, "first": run, "daily": run}}
+    report: dict[str, Any] = {
+        "ids": {"int64": SIZES},
+        "daily_run": {"rows": 10**6, "first": run, "daily": run},
+    }
     report["goals"] = validation.compared_with_goals(report)
     assert report["goals"]["first_share"]["met"]
     draw(report, tmp_path / "figure.svg")

@@ -53,7 +53,8 @@ class Airflow:
         with contextlib.suppress(AirflowFailException):
             if self._go(sensor, sensor.poke).is_done:
                 # Without the safeguard that wants a task runner.
-                self._go(operator, partial(ValidateOperator.execute.__wrapped__, operator))
+                execute: Any = ValidateOperator.execute
+                self._go(operator, partial(execute.__wrapped__, operator))
         return self._status, self._log
 
     def _go(self, operator: Any, function: Any) -> Any:

@@ -36,7 +36,7 @@ from tests.tasks.validated_lake import (
 )
 
 
-def _spec(root: Path, day: date, **data: object) -> RunSpec:
+def _spec(root: Path, day: date, **data: str) -> RunSpec:
     return spec_of(pipeline(root, **data), day)
 
 
