@@ -23,8 +23,8 @@ from data_contracts.footer_checks import FooterReport
 from data_contracts.rules import shown
 from data_contracts.tally import SAMPLES, Tally
 
-#: Hashes that are sorted at once: 32 MiB.
-PART_ROWS = 1 << 22
+#: Hashes that are sorted at once: 16 MiB.
+PART_ROWS = 1 << 21
 _Hashes = npt.NDArray[np.uint64]
 
 
