@@ -63,7 +63,7 @@ def _counts(contract: Contract, *batches: list[object]) -> list[list[tuple[int, 
 def test_one_bad_value_is_found(check: ValueCheck, good: object, bad: object, place: int) -> None:
     values = [good] * ROWS
     values[place] = bad
-    values[(place + 1) % ROWS] = None  # type: ignore[call-overload]
+    values[(place + 1) % ROWS] = None
     contract = _contract(check)
     assert _counts(contract, [good] * ROWS, values) == [[(0, ROWS)], [(1, ROWS)]]
 
