@@ -18,6 +18,7 @@ from dags.operators.step import (
     ResolveRunOperator,
     StepOperator,
     TrainOperator,
+    ValidateOperator,
 )
 from dags.run_day import KEY_FORMAT
 from dags.settings import poll_seconds
@@ -31,6 +32,7 @@ GROUPS = {
     "decide": "Measure, compare, promote, publish",
 }
 OPERATORS: dict[str, type[StepOperator]] = {
+    "validate": ValidateOperator,
     "train": TrainOperator,
     "compare": CompareOperator,
     "publish": PublishOperator,

@@ -14,8 +14,8 @@ _DO = {
     "ConfigError": "Correct the key that the message names, in the form or the pipeline file; "
     "trigger the day again.",
     "DataError": "Correct or re-deliver the file that the message names; clear the task.",
-    "ContractError": "Open the validation report. Re-deliver the data, or change the contract if "
-    "the data is right; clear `validate`.",
+    "ContractError": "Open the Data Docs (button of `validate`). Re-deliver the data, or change "
+    "the contract if the data is right; clear `validate`.",
     "PartitionMissingError": "Ask the owner of the logs. The task goes on by itself when the day "
     "arrives; to leave the day out set `data.allow_gaps`.",
     "LakeError": "Check space and permissions of the lake; remove the damaged file that the "
@@ -62,8 +62,13 @@ _NOTES: dict[str, tuple[tuple[str, str, str], ...]] = {
     "validate": (
         (
             "`ContractError`",
-            "the rules named in the log, the validation report in the lake",
+            "the rules named in the log, the Data Docs (button)",
             "re-deliver, or correct the contract; `data.validation: warn` lets one run pass",
+        ),
+        (
+            "green, with warnings",
+            "the tag `tailtower.validation.broken_rules` of the MLflow run",
+            "nothing today; a warning that stays wants its rule or the delivery changed",
         ),
     ),
     "count": (

@@ -6,7 +6,7 @@ number of files or batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from statistics import median
@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from data_contracts import database
 from data_contracts.contract import Contract
-from data_contracts.data_files import DataFiles
 from data_contracts.footer_checks import FooterReport
-from data_contracts.partition_checks import READING, SAMPLES, Tally
+from data_contracts.partition_checks import READING
 from data_contracts.result import RuleResult
-from data_contracts.rules import Bound, Rule, shown
+from data_contracts.rules import Bound, Rule
+from data_contracts.tally import Tally
 from data_contracts.value_counts import COUNTED
 
 if TYPE_CHECKING:
@@ -55,45 +54,6 @@ class DayMeasures:
     tallies: dict[str, Tally] = field(default_factory=dict)
     trailing: Mapping[date, int] = field(default_factory=dict)
     counted: dict[str, float] = field(default_factory=dict)
-
-
-def duplicates(
-    contract: Contract, data: DataFiles, report: FooterReport, key: tuple[str, ...]
-) -> Tally:
-    """Counts rows whose key an earlier row of the day has already, over all its files.
-
-    DuckDB groups the key columns; what does not fit into memory goes to its temporary files.
-    Keys with a null are left to the rules about nulls.
-    """
-    filled = [footer for footer in report.footers if footer.rows]
-    found = next(data.batches(filled[0].file, key)).schema
-    schema = pa.schema([(name, database.storable(found.field(name).type)) for name in key])
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for footer in filled:
-            for batch in data.batches(footer.file, key):
-                yield batch.select(schema.names).cast(schema)
-
-    quoted = [database.quoted(name) for name in key]
-    names = ", ".join(quoted)
-    copies = "copies" + "_" * max(map(len, key))  # longer than any column of the key
-    present = " AND ".join(f"{name} IS NOT NULL" for name in quoted)
-    with database.tables(rows=(schema, batches())) as connection:
-        connection.execute(
-            f"CREATE OR REPLACE TEMP TABLE repeated AS SELECT {names}, count(*) AS {copies} "
-            f"FROM rows WHERE {present} GROUP BY ALL HAVING count(*) > 1"
-        )
-        extra = connection.execute(
-            f"SELECT coalesce(sum({copies} - 1), 0) FROM repeated"
-        ).fetchone()
-        keys = connection.execute(
-            f"SELECT {names} FROM repeated ORDER BY {copies} DESC, {names} LIMIT {SAMPLES}"
-        ).fetchall()
-    columns = [contract.is_personal((name,)) for name in key]
-    samples = [
-        "/".join(shown(value, personal=columns[n]) for n, value in enumerate(key)) for key in keys
-    ]
-    return Tally(count=int(extra[0]) if extra else 0, of=report.rows, samples=samples)
 
 
 def judge(contract: Contract, days: Sequence[DayMeasures]) -> list[tuple[RuleResult, ...]]:

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from data_contracts.aggregate_checks import DayMeasures, duplicates, judge
+from data_contracts.aggregate_checks import DayMeasures, judge
 from data_contracts.contract import Contract
 from data_contracts.data_files import BATCH_ROWS, DataFiles, UnreadableFileError
+from data_contracts.duplicates import duplicates
 from data_contracts.footer_checks import changed_since, check_footers
-from data_contracts.partition_checks import FileOfDay, Tallies, Tally, check_files
+from data_contracts.partition_checks import FileOfDay, check_files
 from data_contracts.result import ContractResult, RuleResult
+from data_contracts.tally import Tallies, Tally
 from data_contracts.value_counts import (
     COUNTED,
     Earlier,

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 #: Rows that are held in memory at once.
-BATCH_ROWS = 250_000
+BATCH_ROWS = 500_000
 _HASH_BLOCK = 1 << 22
 #: What Arrow raises about a damaged file, depending on where the damage is.
 _DAMAGE = (pa.ArrowException, OSError, ValueError, KeyError, OverflowError, MemoryError)
@@ -84,6 +84,16 @@ class DataFiles:
                 batch.validate(full=True)
                 yield _plain(batch)
 
+    def types(self, file: DataFile, columns: Sequence[str]) -> dict[str, pa.DataType]:
+        """Types that the columns have in `batches`.
+
+        Raises:
+            UnreadableFileError: The file is damaged.
+        """
+        with self.open(file) as parquet:
+            schema = parquet.schema_arrow
+            return {name: _plain_type(schema.field(name).type) for name in columns}
+
     def verify(self, file: DataFile) -> None:
         """Compares the content with the digest that the manifest states, if it states one.
 
@@ -116,13 +126,14 @@ class DataFiles:
 
 def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with one storage for each kind of value, so that batches of all files agree."""
-    fields = []
-    for field in batch.schema:
-        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-        if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-            kind = pa.string()
-        fields.append(pa.field(field.name, kind))
+    fields = [pa.field(field.name, _plain_type(field.type)) for field in batch.schema]
     return batch.cast(pa.schema(fields))
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    is_text = pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    return pa.string() if is_text else kind
 
 
 def _diagnosis(stream: pa.NativeFile, error: Exception) -> str:

@@ -56,4 +56,5 @@ def _connection() -> duckdb.DuckDBPyConnection:
 
     folder = tempfile.mkdtemp(prefix="tailtower-duckdb-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return duckdb.connect(config={"temp_directory": folder})
+    # By default it would take four fifths of the machine, whose other processes need theirs.
+    return duckdb.connect(config={"temp_directory": folder, "memory_limit": "1GiB"})

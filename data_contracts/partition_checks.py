@@ -7,9 +7,9 @@ an ID never becomes a float. Counts that Arrow has a kernel for are taken from A
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,16 +17,12 @@ import pyarrow.compute as pc
 from data_contracts import arrow_types
 from data_contracts.contract import Contract
 from data_contracts.data_files import BATCH_ROWS, DataFiles, UnreadableFileError
+from data_contracts.event_times import EPOCH, micros, moment
 from data_contracts.footer_checks import Footer
-from data_contracts.rules import Rule, shown
+from data_contracts.frame_checks import Frame, check_values
+from data_contracts.rules import Rule
+from data_contracts.tally import SAMPLES, Tallies, Tally, tally_of
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from data_contracts.expectations import FrameValidation
-
-SAMPLES = 5
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_MICROS = 86_400_000_000
 #: Measures that read the values of a file; the others come from footers or from the whole day.
 READING = (
@@ -43,38 +39,6 @@ READING = (
 )
 
 
-@dataclass
-class Tally:
-    """The number behind one rule, mergeable over files.
-
-    Attributes:
-        count: Rows (or list elements) that break the rule's condition.
-        of: Rows (or list elements) that were looked at.
-        low: Smallest value, for the measure `smallest`.
-        high: Largest value, for the measure `largest`; for `staleness` the newest event, in
-            microseconds since 1970.
-        samples: Some of the values that break it.
-        files: Count by file.
-    """
-
-    count: int = 0
-    of: int = 0
-    low: float | None = None
-    high: float | None = None
-    samples: list[str] = field(default_factory=list)
-    files: dict[str, int] = field(default_factory=dict)
-
-    def merge(self, other: Tally) -> None:
-        """Adds another file's tally."""
-        self.count += other.count
-        self.of += other.of
-        self.low = min((n for n in (self.low, other.low) if n is not None), default=None)
-        self.high = max((n for n in (self.high, other.high) if n is not None), default=None)
-        self.samples = (self.samples + other.samples)[:SAMPLES]
-        for name, count in other.files.items():
-            self.files[name] = self.files.get(name, 0) + count
-
-
 @dataclass(frozen=True)
 class FileOfDay:
     """A file to check.
@@ -88,9 +52,6 @@ class FileOfDay:
     data: DataFiles
     footer: Footer
     day: date | None
-
-
-Tallies = dict[str, Tally]
 
 
 def check_files(
@@ -110,35 +71,25 @@ def check_files(
         cannot be read.
     """
     found: list[Tallies | UnreadableFileError] = []
-    waiting: list[_Frame] = []
+    waiting: list[Frame] = []
     for file in files:
         tallies: Tallies = {}
         try:
             file.data.verify(file.footer.file)
             for frame in _measure(contract, file, tallies):
                 waiting.append(frame)
-                if sum(len(other.batch) for other in waiting) >= BATCH_ROWS:
-                    _check_values(contract, waiting)
+                if sum(len(other.batch) for other in waiting) >= 2 * BATCH_ROWS:
+                    check_values(contract, waiting)
                     waiting = []
         except UnreadableFileError as error:
             found.append(error)
         else:
             found.append(tallies)
-    _check_values(contract, waiting)
+    check_values(contract, waiting)
     return found
 
 
-@dataclass(frozen=True)
-class _Frame:
-    """A batch of a file whose values are still to be checked, and where the result goes."""
-
-    rules: tuple[Rule, ...]
-    batch: pa.RecordBatch
-    file: str
-    tallies: Tallies
-
-
-def _measure(contract: Contract, file: FileOfDay, tallies: Tallies) -> Iterator[_Frame]:
+def _measure(contract: Contract, file: FileOfDay, tallies: Tallies) -> Iterator[Frame]:
     """Fills the tallies that Arrow measures; yields the batches left to Great Expectations."""
     footer = file.footer
     reading = []
@@ -148,7 +99,7 @@ def _measure(contract: Contract, file: FileOfDay, tallies: Tallies) -> Iterator[
         tallies[rule.key] = Tally()
         if rule.measure == "nulls" and rule.column[0] in footer.nulls:
             count = footer.nulls[rule.column[0]]
-            tallies[rule.key].merge(_tally(footer.file.name, count, footer.rows))
+            tallies[rule.key].merge(tally_of(footer.file.name, count, footer.rows))
         else:
             reading.append(rule)
     # Keys are read here too, so that a damaged page is found before they are counted.
@@ -165,11 +116,11 @@ def _measure(contract: Contract, file: FileOfDay, tallies: Tallies) -> Iterator[
                 column = batch.column(rule.column[0])
                 count, samples, (low, high) = _MEASURES[rule.measure](rule, column, file.day)
                 personal = contract.is_personal(rule.column)
-                tally = _tally(footer.file.name, count, len(column), samples, personal)
+                tally = tally_of(footer.file.name, count, len(column), samples, personal)
                 tally.low, tally.high = low, high
                 tallies[rule.key].merge(tally)
         if by_value:
-            yield _Frame(by_value, batch, footer.file.name, tallies)
+            yield Frame(by_value, batch, footer.file.name, tallies)
     if rows != footer.rows:
         raise UnreadableFileError(f"damaged: {rows:,} rows, its footer says {footer.rows:,}")
 
@@ -187,21 +138,6 @@ def _applies(rule: Rule, footer: Footer, day: date | None) -> bool:
     if rule.measure in ("smallest", "largest"):
         return arrow_types.is_number(kind)
     return rule.check is None or not rule.check.applies_to or kind in rule.check.applies_to
-
-
-def _tally(
-    file: str,
-    count: int,
-    of: int,
-    samples: Sequence[object] = (),
-    personal: bool = False,
-) -> Tally:
-    return Tally(
-        count=count,
-        of=of,
-        samples=[shown(value, personal=personal) for value in samples],
-        files={file: count} if count else {},
-    )
 
 
 # Measures by Arrow: count, samples, smallest and largest value ------------------------------
@@ -227,6 +163,8 @@ def _text_form(rule: Rule, column: pa.Array, day: date | None) -> _Measured:
 
 def _not_normal(form: str) -> Callable[[pa.Array], pa.Array]:
     def mask(texts: pa.Array) -> pa.Array:
+        if _is_ascii(texts):  # which has one form only
+            return pa.nulls(len(texts), pa.bool_())
         return pc.not_equal(pc.utf8_normalize(texts, form), texts)
 
     return mask
@@ -234,8 +172,12 @@ def _not_normal(form: str) -> Callable[[pa.Array], pa.Array]:
 
 def _unprintable(texts: pa.Array) -> pa.Array:
     # The kernel for ASCII is six times faster, and most IDs are ASCII.
-    is_ascii = pc.all(pc.string_is_ascii(texts)).as_py() is not False
-    return pc.invert(pc.ascii_is_printable(texts) if is_ascii else pc.utf8_is_printable(texts))
+    is_printable = pc.ascii_is_printable if _is_ascii(texts) else pc.utf8_is_printable
+    return pc.invert(is_printable(texts))
+
+
+def _is_ascii(texts: pa.Array) -> bool:
+    return pc.all(pc.string_is_ascii(texts)).as_py() is not False
 
 
 _OTHER_FORM: dict[str, Callable[[pa.Array], pa.Array]] = {
@@ -269,21 +211,21 @@ def _outside_day(rule: Rule, column: pa.Array, day: date | None) -> _Measured:
     With `until`, only those within that many seconds: the ones that another rule forgives.
     """
     assert day is not None
-    micros = _micros(column)
-    start = (day - _EPOCH.date()).days * _DAY_MICROS
-    mask = _beyond(micros, start, rule.settings["skew"])
+    times = micros(column)
+    start = (day - EPOCH.date()).days * _DAY_MICROS
+    mask = _beyond(times, start, rule.settings["skew"])
     if "until" in rule.settings:
-        mask = pc.and_not(mask, _beyond(micros, start, rule.settings["until"]))
-    return _count(mask), [_moment(value) for value in _sample(micros, mask)], _NO_RANGE
+        mask = pc.and_not(mask, _beyond(times, start, rule.settings["until"]))
+    return _count(mask), [moment(value) for value in _sample(times, mask)], _NO_RANGE
 
 
-def _beyond(micros: pa.Array, start: int, seconds: int) -> pa.Array:
+def _beyond(times: pa.Array, start: int, seconds: int) -> pa.Array:
     low, high = start - seconds * 1_000_000, start + _DAY_MICROS + seconds * 1_000_000
-    return pc.or_(pc.less(micros, low), pc.greater_equal(micros, high))
+    return pc.or_(pc.less(times, low), pc.greater_equal(times, high))
 
 
 def _staleness(rule: Rule, column: pa.Array, day: date | None) -> _Measured:
-    return 0, [], (None, pc.max(_micros(column)).as_py())
+    return 0, [], (None, pc.max(micros(column)).as_py())
 
 
 def _range(rule: Rule, column: pa.Array, day: date | None) -> _Measured:
@@ -305,137 +247,9 @@ _MEASURES: dict[str, Callable[[Rule, pa.Array, date | None], _Measured]] = {
 }
 
 
-def _micros(column: pa.Array) -> pa.Array:
-    """Microseconds since 1970; int64 columns hold them already. Finer units are cut off."""
-    if pa.types.is_timestamp(column.type):
-        zone = column.type.tz
-        return pc.cast(pc.cast(column, pa.timestamp("us", zone), safe=False), pa.int64())
-    return pc.cast(column, pa.int64())
-
-
-def _moment(micros: int) -> str:
-    try:
-        return (_EPOCH + timedelta(microseconds=micros)).strftime("%Y-%m-%d %H:%M:%S")
-    except OverflowError:
-        return f"{micros} us"
-
-
 def _count(mask: pa.Array) -> int:
     return int(pc.sum(mask).as_py() or 0)
 
 
 def _sample(values: pa.Array, mask: pa.Array) -> list[Any]:
     return list(values.filter(mask).slice(0, SAMPLES).to_pylist())
-
-
-# Values by Great Expectations ---------------------------------------------------------------
-
-
-def _check_values(contract: Contract, frames: Sequence[_Frame]) -> None:
-    """Runs the conditions on values and adds what they find to the frames' tallies."""
-    alike: dict[object, list[_Frame]] = {}
-    for frame in frames:
-        rules = tuple(rule.key for rule in frame.rules)
-        alike.setdefault((rules, str(frame.batch.schema)), []).append(frame)
-    for group in alike.values():
-        if len(group) > 1 and _all_good(contract, group):
-            for frame in group:
-                for rule, looked_at in _views(frame):
-                    frame.tallies[rule.key].merge(_tally(frame.file, 0, looked_at))
-        else:
-            for frame in group:
-                _check_frame(contract, frame)
-
-
-def _all_good(contract: Contract, frames: Sequence[_Frame]) -> bool:
-    """Whether no value of frames with equal rules and schema breaks anything."""
-    table = pa.Table.from_batches([frame.batch for frame in frames]).combine_chunks()
-    whole = _Frame(frames[0].rules, table.to_batches()[0], "", {})
-    return all(
-        outcome.unexpected == 0
-        for rules, values in _suites(whole)
-        for outcome in _validation(contract, rules).run(_frame(values)).values()
-    )
-
-
-def _check_frame(contract: Contract, frame: _Frame) -> None:
-    for rules, values in _suites(frame):
-        outcomes = _validation(contract, rules).run(_frame(values))
-        for rule in rules:
-            outcome = outcomes[rule.key]
-            sample: Sequence[object] = outcome.sample
-            if _is_moment(rule, frame.batch):
-                sample = [_moment(int(str(value))) for value in sample]
-            personal = contract.is_personal(rule.column)
-            tally = _tally(frame.file, outcome.unexpected, values.num_rows, sample, personal)
-            frame.tallies[rule.key].merge(tally)
-
-
-def _suites(frame: _Frame) -> Iterator[tuple[tuple[Rule, ...], pa.Table]]:
-    """The tables that are checked: one of the rows, one of the elements of each list column."""
-    groups: dict[str, list[Rule]] = {}
-    for rule in frame.rules:
-        is_element = rule.check is not None and rule.check.view == "elements"
-        groups.setdefault(rule.column[0] if is_element else "", []).append(rule)
-    for rules in groups.values():
-        columns = {_frame_column(r): _view(r, frame.batch.column(r.column[0])) for r in rules}
-        table = pa.table(columns)
-        if table.num_rows:
-            yield tuple(rules), table
-
-
-def _views(frame: _Frame) -> Iterator[tuple[Rule, int]]:
-    """Every rule and the number of values that it looks at."""
-    for rules, table in _suites(frame):
-        for rule in rules:
-            yield rule, table.num_rows
-
-
-def _is_moment(rule: Rule, batch: pa.RecordBatch) -> bool:
-    is_value = rule.check is not None and rule.check.view == "values"
-    return is_value and pa.types.is_timestamp(batch.column(rule.column[0]).type)
-
-
-def _frame_column(rule: Rule) -> str:
-    """Name of what a rule looks at in the frame; rules about the same thing share it."""
-    assert rule.check is not None
-    suffix = {"values": "", "lengths": " (length)", "elements": " (element)"}[rule.check.view]
-    return rule.column[0] + suffix
-
-
-def _view(rule: Rule, column: pa.Array) -> pa.Array:
-    assert rule.check is not None
-    if rule.check.view == "lengths":
-        return pc.list_value_length(column)
-    if rule.check.view == "elements":
-        column = pc.list_flatten(column)
-    # pandas turns timestamps into Python objects one by one to compare them: 30 us a value.
-    return _micros(column) if pa.types.is_timestamp(column.type) else column
-
-
-def _frame(table: pa.Table) -> pd.DataFrame:
-    import pandas as pd
-
-    return table.to_pandas(types_mapper=pd.ArrowDtype)
-
-
-def _validation(contract: Contract, rules: tuple[Rule, ...]) -> FrameValidation:
-    """The validation of some rules of a contract, built once in a process."""
-    from data_contracts.expectations import Expectation, FrameValidation
-
-    name = (contract.digest, tuple(rule.key for rule in rules))
-    if name not in _validations:
-        _validations[name] = FrameValidation(
-            [
-                Expectation(
-                    rule.key, rule.check.expectation, _frame_column(rule), rule.check.arguments
-                )
-                for rule in rules
-                if rule.check is not None
-            ],
-            sample=SAMPLES,
-        )
-    return _validations[name]
-
-
-_validations: dict[tuple[str, tuple[str, ...]], FrameValidation] = {}

@@ -67,7 +67,8 @@ def count_values(data: DataFiles, report: FooterReport, column: str, target: Pat
                 found = batch.column(0)
                 yield pc.list_flatten(found) if arrow_types.is_list(found.type) else found
 
-    kind = database.storable(next(values()).type)
+    (found,) = data.types(filled[0], [column]).values()
+    kind = database.storable(found.value_type if arrow_types.is_list(found) else found)
     schema = pa.schema({"value": kind})
     stream = (pa.record_batch([part.cast(kind)], schema=schema) for part in values())
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from tasks import tracking
 from tasks.config import digest_of
+from tasks.contract_report import report_links
 from tasks.evaluation.comparison import (
     Difference,
     ModelComparison,
@@ -26,7 +27,7 @@ from tasks.vocabulary import PICTURES
 REPORT = "report.html"
 TABLE = "comparison.md"
 FIGURES = "figures"
-_FORMAT = 1
+_FORMAT = 2
 
 
 def run(spec: RunSpec) -> StepResult:
@@ -144,7 +145,12 @@ def _write(
     present = draw(comparison)
     for name, svg in present.items():
         output.write_bytes(f"{FIGURES}/{name}.svg", svg.encode())
-    page = render(comparison, present, long_tail=long_tail_pictures(spec))
+    page = render(
+        comparison,
+        present,
+        long_tail=long_tail_pictures(spec),
+        links=report_links(spec, output.path),
+    )
     output.write_bytes(COMPARISON, comparison.model_dump_json(indent=1).encode())
     output.write_bytes(TABLE, markdown(comparison).encode())
     output.write_bytes(REPORT, page.encode())

@@ -1,4 +1,4 @@
-"""Where a refused delivery is put on record, and the page of what was found.
+"""Where a refused delivery is put on record.
 
 The raw files stay where they are, untouched: a delivery that breaks a blocking rule is never
 counted or trained on, because the step that would read it does not start.
@@ -7,14 +7,11 @@ counted or trained on, because the step that would read it does not start.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 
-from data_contracts.contract import Contract
 from data_contracts.result import ContractResult
 from tasks.lake import Lake, Published, partition_name
 
 QUARANTINE = "quarantine"
-DATA_DOCS = "data_docs.html"
 
 
 def quarantine(lake: Lake, result: ContractResult, partition: Published) -> str:
@@ -37,19 +34,4 @@ def quarantine(lake: Lake, result: ContractResult, partition: Published) -> str:
             "manifest": partition.manifest.model_dump(mode="json"),
         }
         lake.write_text(path, json.dumps(record, indent=1, ensure_ascii=False))
-    return path
-
-
-def write_data_docs(
-    lake: Lake, folder: str, checked: Sequence[tuple[Contract, ContractResult]]
-) -> str:
-    """Writes Great Expectations' Data Docs of checked days.
-
-    Returns:
-        Path of the page, in the lake.
-    """
-    from data_contracts.data_docs import page
-
-    path = f"{folder}/{DATA_DOCS}"
-    lake.write_text(path, page(checked))
     return path

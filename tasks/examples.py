@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tasks.contract_examples import check_examples
 from tasks.lake import Output, Published
 from tasks.longtail.example_inputs import ExampleInputs, gather_inputs
 from tasks.longtail.storage import storage_errors
@@ -19,6 +20,7 @@ def run(spec: RunSpec) -> StepResult:
 
     Raises:
         UpstreamError: An earlier step has not finished.
+        ContractError: The examples break their own contract; they are not published.
         DataError: A column that a feature needs is missing or of the wrong kind, or a training
             event happened on a test day.
         ClusterError: The Dask cluster failed.
@@ -51,6 +53,7 @@ def _build(spec: RunSpec, inputs: ExampleInputs) -> Published:
         from tasks.longtail.build_examples import build_examples
 
         meta: dict[str, Any] = build_examples(output, inputs, spec.config.dask)
+        check_examples(lake, f"{output.path}/train", spec.config.data, spec.day)
         output.meta.update(meta)
 
     return lake.build("examples", spec.day, write, inputs=inputs.digests, settings=inputs.settings)

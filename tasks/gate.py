@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tasks import tracking
 from tasks.compare import REPORT, TABLE, describe, long_tail_pictures, read_figures
+from tasks.contract_report import report_links
 from tasks.errors import TrackingError
 from tasks.evaluation.comparison import ModelComparison
 from tasks.evaluation.decision import Decision, ServingParity, decide
@@ -23,7 +24,7 @@ from tasks.tracking import registry
 from tasks.tracking.runs import parent_of
 
 GATE = "gate.json"
-_FORMAT = 1
+_FORMAT = 2
 _SCORE_TOLERANCE = 1e-4
 
 
@@ -199,6 +200,7 @@ def _write(
         read_figures(spec.lake(), compared),
         long_tail=long_tail_pictures(spec),
         decision=decision,
+        links=report_links(spec, output.path),
     )
     output.write_bytes(GATE, json.dumps(record, indent=1).encode())
     output.write_bytes(REPORT, page.encode())

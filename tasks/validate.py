@@ -22,26 +22,40 @@ from data_contracts.footer_checks import check_footers
 from data_contracts.result import ContractResult
 from data_contracts.type_drift import types_between_days
 from tasks.contract_counts import COUNTS, earlier_counts
+from tasks.contract_examples import DATASET as EXAMPLES
 from tasks.contract_files import contract_of, files_in, files_of
-from tasks.contract_quarantine import DATA_DOCS, quarantine, write_data_docs
+from tasks.contract_quarantine import quarantine
+from tasks.contract_report import (
+    DATA_DOCS,
+    LINK,
+    RESULT,
+    count,
+    publish_report,
+    show_in_mlflow,
+)
 from tasks.errors import ContractError, DataError
 from tasks.lake import Lake, Output, Published, partition_name
 from tasks.progress import console, log
 from tasks.run_spec import RunSpec, StepResult
 
-RESULT = "contract_result.json"
 SIDE_TABLES = ("items", "users")
 
 
 def run(spec: RunSpec) -> StepResult:
     """Checks every day of the run that was not checked before.
 
+    Returns:
+        The result of each day, named `DATA SET/DAY`, and the `report`: Data Docs and a summary;
+        facts: numbers of days, rows and broken rules.
+
     Raises:
         ContractError: A blocking rule is broken; the message is the table of broken rules.
         ConfigError: A contract is missing or not understood.
+        TrackingError: MLflow cannot be reached; the results are in the lake already.
     """
     if spec.config.data.validation == "off":
         log("validation is off", setting="data.validation")
+        show_in_mlflow(spec, [], [], None)
         return StepResult.of("validate", {}, validation="off")
     started = time.monotonic()
     lake = spec.lake()
@@ -66,38 +80,37 @@ def run(spec: RunSpec) -> StepResult:
             if result.blocked and spec.config.data.validation == "block":
                 refused.append(quarantine(lake, result, plan.partitions[day]))
         drift += types_between_days(plan.contract, types)
-    docs = _data_docs(spec, checked if new else [])
     broken = broken_rules([result for _, result in checked], drift)
+    contracts = [*(plan.contract for plan in plans), contract_of(EXAMPLES, spec.config.data)]
+    results = dict(outputs)
+    if checked:
+        outputs["report"] = publish_report(spec, results, checked, broken)
+    links = show_in_mlflow(spec, contracts, broken, outputs.get("report"))
+    if links:
+        # A step that fails has no result: the scheduler takes the address from here.
+        log("links", **links)
+    docs = outputs["report"].file(DATA_DOCS) if checked else None
     if broken:
         _report(spec, broken, docs, refused)
     facts = {
         "validation": spec.config.data.validation,
-        "contract_versions": {p.contract.dataset: p.contract.version for p in plans},
-        "days": len(outputs),
+        "contract_versions": {contract.dataset: contract.version for contract in contracts},
+        "days": len(results),
         "days_checked_now": new,
         "rows": sum(result.rows for _, result in checked),
-        "warnings": _count(broken, "warn"),
-        "blocking": _count(broken, "block"),
+        "warnings": count(broken, "warn"),
+        "blocking": count(broken, "block"),
         "broken_rules": [str(entry) for entry in broken[:20]],
-        "data_docs": docs,
+        LINK: docs,
         "seconds": round(time.monotonic() - started, 2),
     }
     log("validated", **facts)
-    return StepResult.of("validate", outputs, **facts)
+    return StepResult.of("validate", outputs, links=links, **facts)
 
 
 def read_result(lake: Lake, published: Published) -> ContractResult:
     """The result that a day's check published."""
     return ContractResult.model_validate_json(lake.read_text(published.file(RESULT)))
-
-
-def _data_docs(spec: RunSpec, checked: list[tuple[Contract, ContractResult]]) -> str | None:
-    """Path of the page about the run's days, written again only when days were checked."""
-    folder = f"reports/{partition_name(spec.day)}"
-    if checked:
-        return write_data_docs(spec.lake(), folder, checked)
-    path = f"{folder}/{DATA_DOCS}"
-    return path if spec.lake().exists(path) else None
 
 
 def _datasets(spec: RunSpec, lake: Lake) -> dict[str, list[date]]:
@@ -301,7 +314,7 @@ def _report(
     Raises:
         ContractError: A blocking rule is broken and blocks.
     """
-    if _count(broken, "block") and spec.config.data.validation == "block":
+    if count(broken, "block") and spec.config.data.validation == "block":
         raise _contract_error(spec.lake(), broken, [docs] if docs else [], refused)
     console.print(_message(broken), markup=False, highlight=False, soft_wrap=True)
 
@@ -326,11 +339,7 @@ def _contract_error(
 def _message(broken: list[BrokenRule]) -> str:
     places = list(dict.fromkeys(entry.where for entry in broken))
     shown = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
-    blocking, warning = _count(broken, "block"), _count(broken, "warn")
+    blocking, warning = count(broken, "block"), count(broken, "warn")
     headline = f"data contract broken: {blocking} blocking, {warning} warning; {shown}"
     table = render(broken, rest=f"{RESULT} of each day lists all")
     return f"{headline}\n\n{table}\n"
-
-
-def _count(broken: list[BrokenRule], severity: str) -> int:
-    return sum(entry.rule.severity == severity for entry in broken)

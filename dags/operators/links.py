@@ -1,4 +1,4 @@
-"""Buttons on a task that lead to MLflow.
+"""Buttons on a task that lead to its page in MLflow.
 
 A step reports addresses: while it runs with an event `links` (one fact an address), at its end
 in the fact `links` of its result. The operator keeps them in XCom, where the UI finds them, so a
@@ -48,6 +48,13 @@ class ComparisonLink(StepLink):
 
     label = "Comparison in MLflow"
     address = "comparison"
+
+
+class DataDocsLink(StepLink):
+    """What the data contracts found, as Great Expectations' Data Docs."""
+
+    label = "Data Docs"
+    address = "data_docs"
 
 
 def web_addresses(reported: object) -> dict[str, str]:

@@ -22,7 +22,13 @@ from airflow.sdk import (
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from dags.operators.links import EVENT as LINKS_EVENT
-from dags.operators.links import ComparisonLink, MlflowRunLink, StepLink, web_addresses
+from dags.operators.links import (
+    ComparisonLink,
+    DataDocsLink,
+    MlflowRunLink,
+    StepLink,
+    web_addresses,
+)
 from dags.operators.step_failure import failure, is_not_yet, is_nothing_to_do
 from dags.operators.step_process import StepExit, StepProcess
 from dags.run_day import resolve_day
@@ -145,6 +151,12 @@ class StepOperator(_RunsStep):
         for key in _FOR_PEOPLE & result.get("facts", {}).keys():
             context["ti"].xcom_push(key=key, value=result["facts"][key])
         return self.keep(context, result)
+
+
+class ValidateOperator(StepOperator):
+    """Checks the data against its contracts; broken ones fail at once, their page linked."""
+
+    operator_extra_links = (DataDocsLink(),)
 
 
 class TrainOperator(StepOperator):

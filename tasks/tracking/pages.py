@@ -18,6 +18,12 @@ def run_page(config: PipelineConfig, mlflow_run_id: str) -> str | None:
     return f"{server}/#/experiments/{experiment_id(config)}/runs/{mlflow_run_id}"
 
 
+def artifact_page(config: PipelineConfig, mlflow_run_id: str, path: str) -> str | None:
+    """Page that shows an artifact of a run; None when the tracking store has no pages."""
+    page = run_page(config, mlflow_run_id)
+    return None if page is None else f"{page}/artifacts/{quote(path)}"
+
+
 def compare_page(config: PipelineConfig, mlflow_run_ids: Sequence[str]) -> str | None:
     """Page that shows runs side by side; None when the tracking store has no pages."""
     server = _server(config)

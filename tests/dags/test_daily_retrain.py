@@ -90,6 +90,7 @@ def test_the_serialized_dag_is_whole():
 
     seen = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
     assert seen.get_task("train").operator_extra_link_dict.keys() == {"MLflow run"}
+    assert seen.get_task("validate").operator_extra_link_dict.keys() == {"Data Docs"}
     for name in ("compare", "publish"):
         assert seen.get_task(name).operator_extra_link_dict.keys() == {"Comparison in MLflow"}
     assert seen.get_task("train").map_index_template == "{{ task.role }}"

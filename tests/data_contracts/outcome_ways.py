@@ -1,4 +1,4 @@
-"""The three ways that data meets its contract: the library, the command, and a run's steps."""
+"""The ways that data meets its contract: the library, the command, and the steps of a run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
@@ -18,13 +19,13 @@ import pytest
 from data_contracts.check import DayOfData
 from data_contracts.data_files import DataFile, DataFiles
 from data_contracts.result import ContractResult
-from tasks import await_partition, validate
+from tasks.cli import main
 from tasks.config import PipelineConfig
-from tasks.contract_commands import app
 from tasks.contract_files import files_in
-from tasks.errors import TailtowerError
+from tasks.contract_report import RESULT
+from tasks.errors import ContractError, DataError, PartitionMissingError
 from tasks.lake import Lake
-from tasks.run_spec import RunSpec, StepResult
+from tasks.run_spec import RunSpec
 from tests.data_contracts.days_of_data import DAY, events
 from tests.data_contracts.outcome_writers import deliver, trailing_days
 from tests.data_contracts.outcomes import Broken, Input
@@ -64,24 +65,34 @@ def day_of_data(entry: Input, lake: Path) -> DayOfData:
     return DayOfData(DAY, files_in(opened, f"raw/{entry.dataset}/{folder.name}"), trailing=rows)
 
 
-def by_command(
-    entry: Input, lake: Path, contracts: Path
-) -> tuple[ContractResult | None, TailtowerError | None]:
-    """`tailtower contract check` on the data set's folder: the day's result and the error."""
-    out = io.StringIO()
-    error = None
-    arguments = ["check", str(lake / "raw" / entry.dataset), "--contracts", str(contracts)]
-    with contextlib.redirect_stdout(out):
-        try:
-            app([*arguments, "--contract", entry.dataset, "--json"], standalone_mode=False)
-        except TailtowerError as raised:
-            error = raised
-    results = [ContractResult.model_validate_json(line) for line in out.getvalue().splitlines()]
-    return next((result for result in results if result.day == DAY), None), error
+@dataclass(frozen=True)
+class Said:
+    """What a command ended with and wrote."""
+
+    status: int
+    out: str
+    err: str
+
+
+def tailtower(*arguments: str) -> Said:
+    """Runs the command line in this process, errors and exit status included."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main(arguments)
+    return Said(status, out.getvalue(), err.getvalue())
+
+
+def by_command(entry: Input, lake: Path, contracts: Path) -> tuple[ContractResult | None, Said]:
+    """`tailtower contract check` on the data set's folder: the day's result and what is said."""
+    path = str(lake / "raw" / entry.dataset)
+    options = ["--contracts", str(contracts), "--contract", entry.dataset, "--json"]
+    said = tailtower("contract", "check", path, *options)
+    results = [ContractResult.model_validate_json(line) for line in said.out.splitlines()]
+    return next((result for result in results if result.day == DAY), None), said
 
 
 def run_spec(entry: Input, lake: Path, contracts: Path) -> RunSpec:
-    """A run whose test day is the input's day."""
+    """A resolved run whose test day is the input's day."""
     ids = {name: {"source": f"interactions.{name}_id"} for name in ("user", "item")}
     towers = {name: {"features": [{"name": f"{name}_code", "table": name}]} for name in ids}
     config = PipelineConfig.model_validate(
@@ -93,7 +104,7 @@ def run_spec(entry: Input, lake: Path, contracts: Path) -> RunSpec:
             "data": {"contracts": str(contracts)},
         }
     )
-    return RunSpec(
+    spec = RunSpec(
         run_id="r",
         day=DAY,
         train_days=tuple(trailing_days(lake / "raw" / "interactions" / f"dt={DAY}")),
@@ -101,18 +112,48 @@ def run_spec(entry: Input, lake: Path, contracts: Path) -> RunSpec:
         config=config,
         code_version="test",
     )
+    spec.save()
+    return spec
 
 
-def by_run(spec: RunSpec) -> StepResult:
-    """The first steps of a run, as a scheduler starts them."""
-    await_partition.run(spec)
-    return validate.run(spec)
+def by_run(spec: RunSpec) -> Said:
+    """`tailtower step` for the first steps of a run, as a scheduler starts them."""
+    for step in ("await_partition", "validate"):
+        said = tailtower("step", step, "--run-spec", spec.uri)
+        if said.status != 0:
+            break
+    return said
 
 
 def published_result(entry: Input, lake: Path, day: date = DAY) -> ContractResult | None:
     """What the validate step left about the input's day."""
-    found = sorted((lake / "validation" / entry.dataset / f"dt={day}").rglob(validate.RESULT))
+    found = sorted((lake / "validation" / entry.dataset / f"dt={day}").rglob(RESULT))
     return ContractResult.model_validate_json(found[-1].read_text()) if found else None
+
+
+def is_shown(rule: Broken, text: str) -> bool:
+    """Whether a table of broken rules has a line about this one; names may be cut into lines."""
+    name, _, severity, _ = rule
+    return any(line.split()[:2] == [severity, name.split()[0]] for line in text.splitlines())
+
+
+def assert_outcome(entry: Input, lake: Path, status: int, said: str) -> None:
+    """A run's exit status, its message and what it published are those of the list."""
+    result = published_result(entry, lake)
+    if entry.waits or entry.refused:
+        kind, words = entry.refused or (PartitionMissingError, "have not arrived")
+        assert status == kind.exit_code
+        assert words in said
+    elif result is not None:
+        assert status == (ContractError.exit_code if entry.blocked else 0), said
+        assert broken_of(result) == sorted(entry.broken)
+        assert all(is_shown(rule, said) for rule in entry.broken), said
+        refused = [*(lake / "quarantine" / entry.dataset / f"dt={DAY}").glob("*.json")]
+        assert len(refused) == entry.blocked
+    else:  # found while the files' digests were taken, before there was a manifest
+        assert entry.blocked
+        assert status in (DataError.exit_code, ContractError.exit_code), said
+        assert {rule for rule, *_ in entry.broken} <= {"readable", "files"}
 
 
 @contextmanager

@@ -16,8 +16,12 @@ import pytest
 from tasks import contract_examples
 from tasks.config import DataSettings
 from tasks.contract_examples import check_examples
-from tasks.errors import ContractError
+from tasks.contract_files import contract_of
+from tasks.errors import ConfigError, ContractError
 from tasks.lake import Lake
+from tests.tasks.longtail.raw_lake import run_steps
+from tests.tasks.longtail.world import World
+from tests.tasks.validated_lake import CONTRACTS
 
 DAY = date(2026, 1, 2)
 BLOCK = DataSettings(validation="block")
@@ -64,6 +68,24 @@ def test_a_bad_shard_stops_the_step(bad: dict[str, pa.Array], words: str, tmp_pa
     check_examples(lake, "examples/train", DataSettings(validation="off"), DAY)
 
 
+def test_warn_lets_bad_shards_pass_and_shows_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = _write(tmp_path, _shard(item=pa.array([-1, 4], pa.int32())))
+    check_examples(lake, "examples/train", DataSettings(validation="warn"), DAY)
+    assert "range" in capsys.readouterr().err
+
+
+def test_a_folder_of_ones_own_may_leave_out_this_contract(tmp_path: Path) -> None:
+    lake = _write(tmp_path, _shard(user=pa.array([None, 4])))
+    (tmp_path / "contracts").mkdir()
+    settings = DataSettings(contracts=str(tmp_path / "contracts"))
+    with pytest.raises(ContractError, match=r"required +user"):
+        check_examples(lake, "examples/train", settings, DAY)
+    with pytest.raises(ConfigError, match="the data set items has no contract"):
+        contract_of("items", settings)
+
+
 def test_footers_of_all_shards_are_read_and_values_of_a_sample(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,3 +96,18 @@ def test_footers_of_all_shards_are_read_and_values_of_a_sample(
     lake = _write(tmp_path / "null", _shard(), _shard(item=pa.array([3, 4])))
     with pytest.raises(ContractError, match=r"type +item +part-00001"):
         check_examples(lake, "examples/train", BLOCK, DAY)
+
+
+def test_examples_that_break_their_contract_are_not_published(tmp_path: Path) -> None:
+    root = tmp_path / "lake"
+    contract = (CONTRACTS / "examples.odcs.yaml").read_text()
+    own = tmp_path / "examples.odcs.yaml"
+    own.write_text(contract.replace("name: weight\n", "name: weight\n        unique: true\n"))
+    spec = World(root).spec(data={"contracts": str(tmp_path)})
+    with pytest.raises(ContractError, match=r"unique +weight"):
+        run_steps(spec)
+    assert not [path for path in (root / "examples").rglob("*") if path.is_file()]
+    assert spec.result("examples") is None
+    own.unlink()  # the shipped one takes its place
+    published = Lake(str(root)).open_published(run_steps(spec, "examples").outputs["examples"])
+    assert published.manifest.rows > 0

@@ -26,6 +26,11 @@ def test_run_page(config):
     )
 
 
+def test_artifact_page(config):
+    page = pages.artifact_page(config("http://host"), "abc", "a b/docs.html")
+    assert page == "http://host/#/experiments/7/runs/abc/artifacts/a%20b/docs.html"
+
+
 def test_compare_page_names_runs_and_experiment(config):
     page = pages.compare_page(config("https://user:secret@host"), ["abc", "def"])
     assert page is not None
@@ -37,3 +42,4 @@ def test_compare_page_names_runs_and_experiment(config):
 def test_a_database_has_no_pages(config):
     assert pages.run_page(config("sqlite:///x.db"), "abc") is None
     assert pages.compare_page(config("sqlite:///x.db"), ["abc"]) is None
+    assert pages.artifact_page(config("sqlite:///x.db"), "abc", "x.html") is None
