@@ -4,31 +4,35 @@ The rows that a macro-batch touches are fetched once and detached. Micro-batches
 run the towers locally, each adding its gradient to the detached rows. Then the rows' gradients
 go through the sharded tables once, and the towers take one step. The result is the gradient of
 the mean loss over the whole macro-batch, at any number of ranks.
+
+Accumulation does not enlarge the pool of negatives: an example is compared with its micro-batch.
+With `loss.pool: macro_batch` the vectors of the whole macro-batch are computed first, without a
+graph, and compared with each other; a second pass then takes the gradients of the vectors through
+the towers, micro-batch by micro-batch (Gao et al., "Scaling Deep Contrastive Learning Batch Size
+under Memory Limited Setup", RepL4NLP 2021).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from models import collectives
-from models.config import LossSettings, ModelSettings
-from models.corpus import Corpus
+from models.config import ModelSettings
+from models.distinct import Distinct
 from models.embedding_tables import EmbeddingTables
 from models.encoder import Encoder
 from models.jagged import Jagged
-from models.loss import Candidates, sampled_softmax
-from models.negatives import AliasSampler
-from models.reader import MacroBatch, MicroBatch
-from models.seeds import generator_for
+from models.loss import Loss
+from models.negative_pool import NegativePool, Pool
+from models.optimization import Optimization
+from models.reader import MacroBatch
 from models.two_tower import TwoTower
 
-# A bitmap over the table finds unique rows faster than sorting does, unless the table is much
-# larger than the batch.
-_BITMAP_ROWS_PER_CODE = 8
+Codes = dict[str, Jagged]
 
 
 @dataclass(frozen=True)
@@ -39,11 +43,47 @@ class StepOutcome:
         loss: This rank's part of the mean loss of the macro-batch; sum it over ranks.
         rows: Rows fetched by this rank, over all tables.
         codes: Codes that refer to them.
+        repeats: Draws that were no negatives because they repeat a user's own item, of this
+            rank's examples.
+        known: Draws that were no negatives because the user is known to like them.
+        columns: Different items that the examples were compared with, over all pools.
+        norm: Norm of the gradient before it was limited, or None without a limit.
     """
 
     loss: Tensor
     rows: int
     codes: int
+    repeats: Tensor
+    known: Tensor
+    columns: int
+    norm: Tensor | None
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A pool as codes, which become positions in the fetched rows.
+
+    Attributes:
+        pool: What is compared.
+        users: Codes of this rank's users, one entry for each micro-batch.
+        items: Codes of this rank's share of the different items, in as many portions.
+        sizes: How many of the different items each rank has.
+        weight: Weight of each of this rank's examples.
+    """
+
+    pool: Pool
+    users: Sequence[Codes]
+    items: Sequence[Codes]
+    sizes: Sequence[int]
+    weight: Tensor
+
+
+@dataclass
+class _Totals:
+    loss: Tensor
+    repeats: Tensor
+    known: Tensor
+    columns: int = 0
 
 
 class MacroStep:
@@ -51,169 +91,134 @@ class MacroStep:
 
     Args:
         model: Settings of the model.
-        loss: Settings of the loss.
+        loss: The loss.
         towers: The towers, on this rank's device.
         tables: The embedding tables.
-        optimizer: Optimizer of the towers.
+        optimization: Both optimizers.
         encoder: Codes of users and items.
-        corpus: The items.
-        sampler: Source of the extra negatives; None for in-batch negatives only.
-        seed: Seed of the sampling.
+        negatives: Which items examples are compared with.
         device: This rank's device.
     """
 
     def __init__(
         self,
         model: ModelSettings,
-        loss: LossSettings,
+        loss: Loss,
         towers: TwoTower,
         tables: EmbeddingTables,
-        optimizer: torch.optim.Optimizer,
+        optimization: Optimization,
         encoder: Encoder,
-        corpus: Corpus,
-        sampler: AliasSampler | None,
-        seed: int,
+        negatives: NegativePool,
         device: torch.device,
     ) -> None:
         self._model = model
         self._loss = loss
         self._towers = towers
         self._tables = tables
-        self._optimizer = optimizer
+        self._optimization = optimization
         self._encoder = encoder
-        self._log_share = corpus.log_share()
-        self._sampler = sampler
-        self._seed = seed
+        self._negatives = negatives
         self._device = device
+        self._distinct = {name: Distinct(tables.rows[name], device) for name in tables.names}
 
     def run(self, macro: MacroBatch) -> StepOutcome:
         """One optimizer step; every rank takes part with its share of the same macro-batch."""
-        encoded = [self._encode(macro, number) for number in range(len(macro.micro))]
-        unique, codes = self._unique(encoded)
+        parts = [self._encode(pool) for pool in self._negatives.pools(macro)]
+        unique, codes = self._unique(parts)
+        self._optimization.begin(macro.step)
         fetched = self._tables.fetch(unique)
-        self._optimizer.zero_grad(set_to_none=True)
-        total = torch.zeros((), device=self._device)
-        for part in encoded:
-            loss = self._micro_loss(part, fetched.rows) / max(macro.weight, 1e-12)
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
-        self._tables.update(fetched)
-        collectives.sum_gradients(self._towers.parameters())
-        self._optimizer.step()
-        return StepOutcome(total, sum(u.numel() for u in unique.values()), codes)
-
-    def _encode(self, macro: MacroBatch, number: int) -> _Encoded:
-        micro = macro.micro[number]
-        world, rank = collectives.world_size(), collectives.rank()
-        negatives = self._negatives(macro.step, number)
-        start, stop = collectives.share(len(negatives), rank, world)
-        local = micro.local.to(self._device)
-        items = torch.cat([local.item, negatives[start:stop].to(self._device)])
-        return _Encoded(
-            micro=micro,
-            weight=local.weight,
-            negatives=negatives,
-            user=self._encoder.user_codes(local.users),
-            item=self._encoder.item_codes(items),
+        nothing = torch.zeros((), dtype=torch.int64, device=self._device)
+        totals = _Totals(torch.zeros((), device=self._device), nothing, nothing)
+        scale = 1.0 / max(macro.weight, 1e-12)
+        for part in parts:
+            if len(part.users) == 1:
+                self._one_pass(part, fetched.rows, scale, totals)
+            else:
+                self._two_passes(part, fetched.rows, scale, totals)
+        norm = self._optimization.step(fetched)
+        return StepOutcome(
+            loss=totals.loss,
+            rows=sum(u.numel() for u in unique.values()),
+            codes=codes,
+            repeats=totals.repeats,
+            known=totals.known,
+            columns=totals.columns,
+            norm=norm,
         )
 
-    def _negatives(self, step: int, number: int) -> Tensor:
-        """Extra negatives of a micro-batch: the same on every rank and after a resume."""
-        if self._sampler is None or self._loss.num_negatives == 0:
-            return torch.zeros(0, dtype=torch.int64)
-        generator = generator_for(self._seed, "negatives", step, number)
-        return self._sampler.sample(self._loss.num_negatives, generator)
+    def _encode(self, pool: Pool) -> _Part:
+        world, rank = collectives.world_size(), collectives.rank()
+        items = pool.candidates.item
+        shares = [collectives.share(len(items), r, world) for r in range(world)]
+        mine = items[slice(*shares[rank])]
+        # Towers never see more at once than a micro-batch and its negatives.
+        portion = max(1, -(-len(mine) // len(pool.local)))
+        return _Part(
+            pool=pool,
+            users=[self._encoder.user_codes(batch.users) for batch in pool.local],
+            items=[self._encoder.item_codes(some) for some in torch.split(mine, portion)],
+            sizes=[stop - start for start, stop in shares],
+            weight=torch.cat([batch.weight for batch in pool.local]),
+        )
 
-    def _unique(self, encoded: Iterable[_Encoded]) -> tuple[dict[str, Tensor], int]:
+    def _unique(self, parts: Iterable[_Part]) -> tuple[dict[str, Tensor], int]:
         """Row numbers that the macro-batch touches; codes become positions in them."""
-        uses: dict[str, list[tuple[dict[str, Jagged], str]]] = {}
-        for part in encoded:
-            for tower, codes in ((self._model.user, part.user), (self._model.item, part.item)):
+        uses: dict[str, list[tuple[Codes, str]]] = {name: [] for name in self._tables.names}
+        for part in parts:
+            for tower, portions in (
+                (self._model.user, part.users),
+                (self._model.item, part.items),
+            ):
                 for f in tower.features:
-                    uses.setdefault(f.table, []).append((codes, f.name))
+                    uses[f.table] += [(codes, f.name) for codes in portions]
         unique, total = {}, 0
-        for table in self._tables.names:
-            places = uses.get(table, [])
+        for table, places in uses.items():
             values = [codes[name].values for codes, name in places]
             joined = torch.cat(values) if values else torch.zeros(0, dtype=torch.int64)
             joined = joined.to(self._device)
             total += joined.numel()
-            unique[table], positions = unique_rows(joined, self._tables.rows[table])
+            unique[table], positions = self._distinct[table](joined)
             for (codes, name), part_of_all in zip(
                 places, torch.split(positions, [len(v) for v in values]), strict=True
             ):
                 codes[name] = Jagged(part_of_all, codes[name].offsets)
         return unique, total
 
-    def _micro_loss(self, part: _Encoded, rows: Mapping[str, Tensor]) -> Tensor:
-        users = self._towers.user_vectors(rows, part.user)
-        local = self._towers.item_vectors(rows, part.item)
-        items = _gather_candidates(local, len(part.micro.items), len(part.negatives))
-        candidates = self._candidates(part)
-        own = torch.arange(len(users), device=self._device) + part.micro.start
-        return sampled_softmax(
-            users,
-            items,
-            candidates,
-            own,
-            part.weight,
-            temperature=self._model.temperature,
-            logq=self._loss.logq,
-            alpha=self._loss.logq_alpha,
-            chunk=self._loss.chunk,
-        )
+    def _one_pass(
+        self, part: _Part, rows: Mapping[str, Tensor], scale: float, totals: _Totals
+    ) -> None:
+        users = self._towers.user_vectors(rows, part.users[0])
+        items = self._towers.item_vectors(rows, part.items[0])
+        loss = self._compare(part, users, items, totals) * scale
+        loss.backward()  # type: ignore[no-untyped-call]
+        totals.loss += loss.detach()
 
-    def _candidates(self, part: _Encoded) -> Candidates:
-        in_batch = part.micro.items
-        log_q = self._log_share[in_batch]
-        if self._sampler is not None and len(part.negatives):
-            log_q = torch.cat([log_q, self._sampler.log_q[part.negatives]])
-        item = torch.cat([in_batch, part.negatives])
-        return Candidates(item.to(self._device), log_q.to(self._device))
+    def _two_passes(
+        self, part: _Part, rows: Mapping[str, Tensor], scale: float, totals: _Totals
+    ) -> None:
+        """Vectors first, then their gradients, then the towers' gradients portion by portion."""
+        towers = ((self._towers.user_vectors, part.users), (self._towers.item_vectors, part.items))
+        with torch.no_grad():
+            vectors = [torch.cat([tower(rows, c) for c in codes]) for tower, codes in towers]
+        users, items = (v.requires_grad_() for v in vectors)
+        loss = self._compare(part, users, items, totals) * scale
+        loss.backward()  # type: ignore[no-untyped-call]
+        totals.loss += loss.detach()
+        for (tower, portions), whole in zip(towers, (users, items), strict=True):
+            assert whole.grad is not None
+            first = 0
+            for codes in portions:
+                again = tower(rows, codes)
+                again.backward(whole.grad[first : first + len(again)])  # type: ignore[no-untyped-call]
+                first += len(again)
 
-
-@dataclass(frozen=True)
-class _Encoded:
-    """A micro-batch with its negatives, as codes and later as positions in the fetched rows."""
-
-    micro: MicroBatch
-    weight: Tensor
-    negatives: Tensor
-    user: dict[str, Jagged]
-    item: dict[str, Jagged]
-
-
-def unique_rows(codes: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-    """The different codes, ascending, and the position of each code among them.
-
-    Args:
-        codes: Row numbers, int64 `[V]`.
-        rows: Rows of the table.
-
-    Returns:
-        Unique codes `[U]` and positions `[V]`.
-    """
-    if rows > _BITMAP_ROWS_PER_CODE * codes.numel():
-        unique, positions = torch.unique(codes, return_inverse=True)
-        return unique, positions
-    used = torch.zeros(rows, dtype=torch.bool, device=codes.device)
-    used[codes] = True
-    place = used.cumsum(0) - 1
-    return used.nonzero().flatten(), place[codes]
-
-
-def _gather_candidates(local: Tensor, in_batch: int, negatives: int) -> Tensor:
-    """Candidate vectors of all ranks: the micro-batch's items, then the negatives."""
-    world = collectives.world_size()
-    if world == 1:
-        return local
-    parts = [
-        [stop - start for start, stop in (collectives.share(size, r, world) for r in range(world))]
-        for size in (in_batch, negatives)
-    ]
-    sizes = [a + b for a, b in zip(*parts, strict=True)]
-    everything = torch.split(
-        collectives.gather_shares(local, sizes),
-        [size for pair in zip(*parts, strict=True) for size in pair],
-    )
-    return torch.cat([*everything[0::2], *everything[1::2]])
+    def _compare(self, part: _Part, users: Tensor, items: Tensor, totals: _Totals) -> Tensor:
+        """Sum of the losses of this rank's examples of a pool."""
+        items = collectives.gather_shares(items, list(part.sizes))
+        against, candidates, positives = self._negatives.compare(part.pool, items)
+        loss = self._loss(users, against, candidates, positives, part.weight)
+        self._negatives.remember(part.pool, items)
+        repeats, known = positives.left_out(candidates)
+        totals.repeats, totals.known = totals.repeats + repeats, totals.known + known
+        totals.columns += len(candidates.item)
+        return loss

@@ -76,6 +76,20 @@ def total(value: Tensor) -> Tensor:
     return value
 
 
+def gather_rows(x: Tensor) -> Tensor:
+    """Rows of all ranks, any number of each, in the order of the ranks; without gradient.
+
+    Args:
+        x: This rank's rows `[N, ...]`.
+    """
+    if world_size() == 1:
+        return x
+    counts = torch.zeros(world_size(), dtype=torch.int64, device=x.device)
+    counts[rank()] = len(x)
+    sizes = [int(count) for count in total(counts)]
+    return _gather(x, sizes)
+
+
 def first_decides(work: Callable[[], T]) -> T:
     """Does the work on the first rank; all ranks get the result, or raise its error.
 
@@ -103,12 +117,7 @@ class _GatherShares(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, sizes: list[int]) -> Tensor:
         ctx.sizes = sizes
-        # Collectives want equal shapes: shares differ by at most one row.
-        padded = x.new_zeros(max(sizes), *x.shape[1:])
-        padded[: len(x)] = x
-        parts = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(parts, padded)
-        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+        return _gather(x, sizes)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
@@ -116,3 +125,12 @@ class _GatherShares(torch.autograd.Function):
         dist.all_reduce(gradient)
         start = sum(ctx.sizes[: dist.get_rank()])
         return gradient[start : start + ctx.sizes[dist.get_rank()]], None
+
+
+def _gather(x: Tensor, sizes: list[int]) -> Tensor:
+    # Collectives want equal shapes.
+    padded = x.new_zeros(max(sizes), *x.shape[1:])
+    padded[: len(x)] = x
+    parts = [torch.empty_like(padded) for _ in sizes]
+    dist.all_gather(parts, padded)
+    return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])

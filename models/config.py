@@ -101,29 +101,61 @@ class ModelSettings(Settings):
 
 
 class LossSettings(Settings):
-    """Sampled softmax over in-batch and sampled negatives."""
+    """A loss over in-batch and sampled negatives."""
 
+    kind: Literal["softmax", "bce", "ccl"] = "softmax"
+    """`softmax`: cross entropy of the own item against all negatives. `bce`: binary cross entropy
+    of each pair. `ccl`: cosine contrastive loss (SimpleX, CIKM 2021); needs `similarity: cosine`
+    and takes no temperature."""
     logq: Literal["off", "standard", "corrected"] = "standard"
     """Correction for the sampling probability of a negative; `standard` subtracts log q from
     every logit (Yi et al., RecSys 2019), `corrected` leaves the positive out of the sum that it
-    is compared with (arXiv 2507.09331)."""
+    is compared with (arXiv 2507.09331). For `bce` and `ccl` both weigh negatives by 1 / q."""
     logq_alpha: float = Field(default=1.0, ge=0, le=2)
-    """Strength of the correction."""
+    """Strength of the correction: q is taken to this power."""
     negatives: Literal["tfidf", "uniform", "popularity"] | None = "tfidf"
     """Distribution of the extra sampled negatives (mixed negative sampling)."""
     num_negatives: int = Field(default=512, ge=0)
     """Extra negatives a micro-batch, shared by its examples; 0 for in-batch negatives only."""
-    chunk: int = Field(default=1024, ge=1)
-    """Rows of the logits matrix formed at once; bounds the memory of the loss."""
+    pool: Literal["micro_batch", "macro_batch"] = "micro_batch"
+    """Which examples are negatives of each other. Accumulation alone leaves it at the
+    micro-batch; `macro_batch` takes those of the whole optimizer step, at the memory of one
+    micro-batch and the time of a second forward pass (GradCache, Gao et al., RepL4NLP 2021)."""
+    bank: int = Field(default=0, ge=0)
+    """Latest draws whose item vectors stay negatives for the next batches, as they were then,
+    without gradient (cross-batch memory, Wang et al., CVPR 2020); 0 for none."""
+    mask_known: bool = True
+    """Whether items of the user's history, and of the user's other examples in the batch, are no
+    negatives of theirs. Repeats of the own item never are."""
+    negative_weight: float = Field(default=1.0, gt=0)
+    """`bce` and `ccl`: weight of the mean over the negatives against the positive."""
+    margin: float = Field(default=0.4, ge=-1, le=1)
+    """`ccl`: cosine up to which a negative costs nothing."""
+    chunk: int | None = Field(default=None, ge=1)
+    """Rows of the matrix of scores formed at once, which bounds the memory of the loss; by default
+    as many as a core's cache holds, or a quarter of a GiB on an accelerator."""
 
 
 class OptimizerSettings(Settings):
-    """Adagrad for the towers, row-wise Adagrad for the tables."""
+    """Optimizers of the towers (dense) and of the tables (sparse: only touched rows move)."""
 
+    dense: Literal["adagrad", "adam", "sgd"] = "adagrad"
+    """Optimizer of the towers."""
+    sparse: Literal["rowwise_adagrad", "adagrad", "adam", "sgd"] = "rowwise_adagrad"
+    """Optimizer of the tables. `rowwise_adagrad` keeps one number a row; `adam` is lazy, as
+    PyTorch's `SparseAdam`, and on CPUs needs tables with `sharding: data_parallel`."""
     learning_rate: float = Field(default=0.01, gt=0)
     """Learning rate of the dense parameters."""
     sparse_lr_scale: float = Field(default=10.0, gt=0)
     """The tables learn at `learning_rate × sparse_lr_scale`."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Optimizer steps over which both learning rates rise linearly from zero."""
+    clip_norm: float | None = Field(default=None, gt=0)
+    """Upper limit of the norm of the whole gradient of a step, towers and tables together, after
+    accumulation; a longer one is shortened to it. None for no limit."""
+    accumulator_decay: float = Field(default=1.0, gt=0, le=1)
+    """Factor of Adagrad's accumulators at the start of every epoch but the first of a new model.
+    Below 1, steps do not die out however many days a model goes on learning."""
     eps: float = Field(default=1e-8, gt=0)
     """Added to the root of the accumulator."""
 
@@ -146,6 +178,14 @@ class TrainingSettings(Settings):
     """How many of the newest checkpoints are kept."""
     log_every: int = Field(default=10, ge=1)
     """Macro-batches between two reports of loss and throughput."""
+    read_ahead: int = Field(default=2, ge=0)
+    """Macro-batches prepared in the background while the model computes; 0 reads in turn."""
+    checkpoint_activations: bool = False
+    """Whether the towers' inner activations are computed again in the backward pass instead of
+    kept: less memory for some time."""
+    trace_steps: int = Field(default=0, ge=0, le=100)
+    """Macro-batches recorded by `torch.profiler`, after the first ones of a run; the trace becomes
+    an artifact. 0 for none."""
     max_restarts: int = Field(default=2, ge=0)
     """How often torch elastic restarts the ranks after a failure inside one job."""
     threads: int | None = Field(default=None, ge=1)

@@ -9,18 +9,52 @@ import torch
 import torch.distributed as dist
 
 from models import collectives
-from models.accumulation import MacroStep
+from models.accumulation import MacroStep, StepOutcome
 from models.checkpoint import Checkpoints
 from models.config import TrainJob
 from models.corpus import Corpus
 from models.embedding_tables import EmbeddingTables
 from models.encoder import Encoder
+from models.loss import loss_of
+from models.negative_pool import NegativePool
 from models.negatives import AliasSampler
+from models.optimization import Optimization
 from models.progress import Meter, MetricSink, TrainSummary
 from models.reader import ExampleReader
 from models.stopping import StopRequest
 from models.two_tower import TwoTower
 from models.weights import trained_model, write_weights
+
+
+class _Counts:
+    """What steps saw since the last report."""
+
+    def __init__(self) -> None:
+        self._outcomes: list[StepOutcome] = []
+        self._examples = 0
+
+    def add(self, outcome: StepOutcome, examples: int) -> None:
+        """Counts a step of so many examples over all ranks."""
+        self._outcomes.append(outcome)
+        self._examples += examples
+
+    def take(self) -> dict[str, float]:
+        """The numbers of a report, and starts anew; every rank calls it at the same step."""
+        outcomes, examples = self._outcomes, max(self._examples, 1)
+        self._outcomes, self._examples = [], 0
+        repeats = collectives.total(torch.stack([o.repeats for o in outcomes]).sum())
+        known = collectives.total(torch.stack([o.known for o in outcomes]).sum())
+        codes = sum(o.codes for o in outcomes)
+        report = {
+            "rows_per_code": sum(o.rows for o in outcomes) / max(codes, 1),
+            "columns_per_example": sum(o.columns for o in outcomes) / examples,
+            "accidental_hits": float(repeats) / examples,
+            "known_positives": float(known) / examples,
+        }
+        norms = [o.norm for o in outcomes if o.norm is not None]
+        if norms:
+            report["gradient_norm"] = float(torch.stack(norms).mean())
+        return report
 
 
 class DistributedTraining:
@@ -40,28 +74,31 @@ class DistributedTraining:
         self._sink = sink
         corpus = Corpus.from_parquet(job.corpus_file, job.model, job.table_rows)
         self._reader = ExampleReader(job, len(corpus), collectives.rank(), collectives.world_size())
-        self._towers = TwoTower(job.model, job.tables, job.table_hashes, settings.seed).to(device)
+        self._towers = TwoTower(
+            job.model,
+            job.tables,
+            job.table_hashes,
+            settings.seed,
+            recompute=settings.checkpoint_activations,
+        ).to(device)
         self._tables = EmbeddingTables(
             job.tables, job.table_rows, settings.optimizer, settings.seed, device
         )
-        self._optimizer = torch.optim.Adagrad(
-            self._towers.parameters(),
-            lr=settings.optimizer.learning_rate,
-            eps=settings.optimizer.eps,
-        )
+        self._optimization = Optimization(settings.optimizer, self._towers, self._tables)
         sampler = None
         if job.negatives_file is not None:
             sampler = AliasSampler.from_parquet(job.negatives_file, len(corpus))
+        self._negatives = NegativePool(
+            settings.loss, corpus, sampler, job.model.dim, settings.seed, device
+        )
         self._step = MacroStep(
             job.model,
-            settings.loss,
+            loss_of(job.model, settings.loss),
             self._towers,
             self._tables,
-            self._optimizer,
+            self._optimization,
             Encoder(job.model, corpus, job.table_hashes, device),
-            corpus,
-            sampler,
-            settings.seed,
+            self._negatives,
             device,
         )
         self._checkpoints = Checkpoints(job.checkpoint_dir, job.digest, settings.keep_checkpoints)
@@ -79,24 +116,38 @@ class DistributedTraining:
         if resumed_from is not None:
             self._restore(resumed_from)
         self._announce(resumed_from)
+        summary = self.fit(stop, resumed_from)
+        self._export()
+        return summary
+
+    def fit(self, stop: StopRequest, resumed_from: int | None = None) -> TrainSummary:
+        """Trains on what is left of the examples; weights and state stay in memory.
+
+        Args:
+            stop: Whether to stop after the current step.
+            resumed_from: Steps that were taken before; None for none.
+
+        Raises:
+            TrainingStopped: The process was told to stop; a checkpoint was written first.
+        """
         done = resumed_from or 0
         meter = Meter(
             self._job, self._reader.steps, done, self._sink if self._first else None, self._device
         )
-        rows = codes = 0
+        counts = _Counts()
+        waited = self._reader.waited
         for macro in self._reader.read(done):
+            if macro.epoch and macro.step % self._reader.steps_per_epoch == 0:
+                self._optimization.decay_accumulators()
             outcome = self._step.run(macro)
             done = macro.step + 1
-            rows, codes = rows + outcome.rows, codes + outcome.codes
+            counts.add(outcome, macro.examples)
             meter.add(macro.examples, outcome.loss)
             if meter.due(done):
-                meter.report(done, self._reader.waited, rows_per_code=rows / max(codes, 1))
-                rows = codes = 0
+                meter.report(done, self._reader.waited - waited, **counts.take())
             self._checkpoint(done, stop)
         self._checkpoints.finish()
-        summary = meter.summary(self._reader.waited, resumed_from)
-        self._export()
-        return summary
+        return meter.summary(self._reader.waited - waited, resumed_from)
 
     def _checkpoint(self, done: int, stop: StopRequest) -> None:
         # One rank may hear of the stop before another; all leave after the same step.
@@ -112,11 +163,12 @@ class DistributedTraining:
         """Everything that a resume needs, by flat names; all but `rng` shares its memory."""
         state = {f"tables.{k}": v for k, v in self._tables.checkpoint_state().items()}
         state |= {f"towers.{k}": v for k, v in self._towers.state_dict().items()}
-        for number, values in self._optimizer.state_dict()["state"].items():
-            state |= {f"optimizer.{number}.{k}": v for k, v in values.items()}
+        state |= {f"optimizer.{k}": v for k, v in self._optimization.dense_state().items()}
+        state |= {f"bank.{k}": v for k, v in self._negatives.state().items()}
         return {**state, "rng": torch.get_rng_state()}
 
     def _restore(self, step: int) -> None:
+        self._optimization.materialise()
         state = self._state()
         self._checkpoints.load(step, state)
         torch.set_rng_state(state["rng"])
@@ -129,8 +181,8 @@ class DistributedTraining:
             f"device {self._device}, {collectives.world_size()} ranks, "
             f"{torch.get_num_threads()} threads each",
             f"{self._reader.examples:,} examples, {self._reader.steps_per_epoch:,} steps an epoch",
-            f"learning rate: towers {optimizer.learning_rate:g} (Adagrad), tables "
-            f"{optimizer.learning_rate * optimizer.sparse_lr_scale:g} (row-wise Adagrad)",
+            f"learning rate: towers {optimizer.learning_rate:g} ({optimizer.dense}), tables "
+            f"{optimizer.learning_rate * optimizer.sparse_lr_scale:g} ({optimizer.sparse})",
             *(f"table {name}: {kind}" for name, kind in sorted(self._tables.sharding.items())),
         ]
         if resumed_from is not None:

@@ -19,7 +19,7 @@ class FetchedRows:
     """Rows that a macro-batch works on.
 
     Attributes:
-        unique: Row numbers by table, ascending and without repetition.
+        unique: Row numbers by table, without repetition.
         rows: The rows `[len(unique), dim]`, as leaves that collect gradients.
         attached: The same rows of the sharded tables, in the graph that updates them.
     """
@@ -35,7 +35,7 @@ class EmbeddingTables:
     Args:
         tables: Settings by name.
         rows: Rows by table.
-        optimizer: Learning rate and eps.
+        optimizer: Which optimizer, learning rate and eps.
         seed: Seed of the initial rows.
         device: This rank's device.
 
@@ -75,24 +75,50 @@ class EmbeddingTables:
         rows = {name: found[name].detach().requires_grad_() for name in self.names}
         return FetchedRows(unique, rows, attached)
 
-    def update(self, fetched: FetchedRows) -> None:
-        """One optimizer step with the gradients that the fetched rows collected; a collective.
+    def gradients(self, fetched: FetchedRows) -> dict[str, Tensor]:
+        """Gradients that the fetched rows collected, by table; the padding row's is zero."""
+        return {name: _gradient(rows, fetched.unique[name]) for name, rows in fetched.rows.items()}
 
-        The padding row stays zero.
+    def update(self, fetched: FetchedRows, gradients: Mapping[str, Tensor]) -> None:
+        """One optimizer step; a collective.
+
+        Args:
+            fetched: The rows.
+            gradients: Gradient of each row, by table.
         """
-        gradients = {
-            name: _gradient(rows, fetched.unique[name]) for name, rows in fetched.rows.items()
-        }
         self._replicated.update(fetched.unique, gradients)
         if self._sharded is not None:
             self._sharded.update(fetched.attached, gradients)
+
+    def set_rate(self, factor: float) -> None:
+        """From now on learns at `factor` times the learning rate."""
+        self._replicated.set_rate(factor)
+        if self._sharded is not None:
+            self._sharded.set_rate(factor)
+
+    def decay_accumulators(self, factor: float) -> None:
+        """Multiplies Adagrad's accumulators by a factor."""
+        self._replicated.decay_accumulators(factor)
+        if self._sharded is not None:
+            self._sharded.decay_accumulators(factor)
+
+    def local_weights(self) -> list[Tensor]:
+        """What this rank holds of the tables."""
+        spread = [] if self._sharded is None else self._sharded.local_weights()
+        return [*self._replicated.weights.values(), *spread]
+
+    def local_state(self) -> list[Tensor]:
+        """What this rank holds of the tables' optimizer state."""
+        copied = [t for o in self._replicated.optimizers.values() for t in o.state.values()]
+        return copied + ([] if self._sharded is None else self._sharded.local_state())
 
     def checkpoint_state(self) -> dict[str, Any]:
         """Weights and optimizer state by flat names, for `Checkpoints`."""
         state: dict[str, Any] = {}
         for name, weight in self._replicated.weights.items():
             state[f"replicated.{name}.weight"] = weight
-            state[f"replicated.{name}.accumulator"] = self._replicated.accumulators[name]
+            for key, value in self._replicated.optimizers[name].state.items():
+                state[f"replicated.{name}.{key}"] = value
         if self._sharded is not None:
             state |= self._sharded.checkpoint_state()
         return state

@@ -45,6 +45,7 @@ class Encoder:
             else corpus.features[f.name]
             for f in model.item.features
         }
+        self._width = {name: _common_length(codes) for name, codes in self._items.items()}
         self._history = {
             f.table: self._id_matrix(f, len(corpus), hashes)
             for f in model.user.features
@@ -63,7 +64,7 @@ class Encoder:
         Returns:
             M rows of codes by feature.
         """
-        return {name: codes.select(items) for name, codes in self._items.items()}
+        return {name: self._rows(name, codes, items) for name, codes in self._items.items()}
 
     def user_codes(self, users: UserInputs) -> dict[str, Jagged]:
         """Codes of each feature of the user tower; one row a user."""
@@ -82,6 +83,14 @@ class Encoder:
                 codes[f.name] = users.features[f.name]
         return codes
 
+    def _rows(self, name: str, codes: Jagged, items: Tensor) -> Jagged:
+        width = self._width[name]
+        if width is None:
+            return codes.select(items)
+        # Rows of one length, as those of an ID are, are rows of a matrix.
+        offsets = torch.arange(len(items) + 1, device=items.device) * width
+        return Jagged(codes.values.view(-1, width)[items].flatten(), offsets)
+
     def _id_matrix(self, history: FeatureSettings, items: int, hashes: Mapping[str, int]) -> Tensor:
         """Codes of every item's ID, int64 `[I, hashes]`."""
         for f in self._model.item.features:
@@ -98,3 +107,11 @@ class Encoder:
 
 def _every_item(count: int) -> Jagged:
     return Jagged(torch.arange(1, count + 1), torch.arange(count + 1))
+
+
+def _common_length(codes: Jagged) -> int | None:
+    """Length of all rows, when they have one and it is not 0."""
+    lengths = codes.lengths
+    if len(codes) == 0 or int(lengths[0]) == 0 or bool((lengths != lengths[0]).any()):
+        return None
+    return int(lengths[0])

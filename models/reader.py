@@ -13,7 +13,8 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +29,8 @@ from models.corpus import FULL_USER_TABLE
 from models.errors import ExamplesError
 from models.storage import parquet_rows, read_parquet
 
+_FOOTERS_AT_ONCE = 16  # an object store answers slowly, but many at a time
+
 
 @dataclass(frozen=True)
 class MicroBatch:
@@ -35,11 +38,13 @@ class MicroBatch:
 
     Attributes:
         items: Corpus indices of the whole micro-batch, int64 `[B]`.
+        users: Indices of the users of the whole micro-batch, int64 `[B]`.
         start: First row of this rank's share in it.
         local: This rank's examples.
     """
 
     items: Tensor
+    users: Tensor
     start: int
     local: Batch
 
@@ -71,20 +76,18 @@ class ExampleReader:
         num_items: Items in the corpus.
         rank: This rank.
         world_size: Number of ranks.
-        ahead: Macro-batches that are prepared ahead of the training.
 
     Raises:
         ExamplesError: A file is missing or damaged, or there are no examples.
     """
 
-    def __init__(
-        self, job: TrainJob, num_items: int, rank: int = 0, world_size: int = 1, ahead: int = 2
-    ) -> None:
+    def __init__(self, job: TrainJob, num_items: int, rank: int = 0, world_size: int = 1) -> None:
         self._job = job
         self._rank = rank
         self._world_size = world_size
-        self._ahead = ahead
-        self._rows = [parquet_rows(file) for file in job.train_files]
+        self._ahead = job.training.read_ahead
+        with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
+            self._rows = list(pool.map(parquet_rows, job.train_files))
         self._limits = _limits(job, num_items)
         self._micro = job.training.batch_size
         self._macro = self._micro * job.training.accumulate
@@ -109,6 +112,9 @@ class ExampleReader:
         Raises:
             ExamplesError: A file is damaged or holds a value that the model cannot use.
         """
+        if not self._ahead:
+            yield from self._in_turn(first_step)
+            return
         ready: queue.Queue[MacroBatch | BaseException | None] = queue.Queue(self._ahead)
         stopped = threading.Event()
         thread = threading.Thread(
@@ -133,6 +139,17 @@ class ExampleReader:
                     ready.get_nowait()
                 except queue.Empty:
                     thread.join(0.01)
+
+    def _in_turn(self, first_step: int) -> Iterator[MacroBatch]:
+        """Reads in the training's own thread."""
+        macro_batches = self._macro_batches(first_step)
+        while True:
+            asked = time.perf_counter()
+            macro = next(macro_batches, None)
+            self.waited += time.perf_counter() - asked
+            if macro is None:
+                return
+            yield macro
 
     def _fill(
         self,
@@ -175,18 +192,28 @@ class ExampleReader:
     def _shards(self, epoch: int, skip: int) -> Iterator[pa.Table]:
         """The epoch's shuffled shards, without the first `skip` rows."""
         seed = self._job.training.seed
-        order = np.random.default_rng([seed, epoch]).permutation(len(self._rows))
-        for shard in order:
-            rows = self._rows[shard]
-            if skip >= rows:
-                skip -= rows
-                continue
-            table = self._read(self._job.train_files[shard], rows)
-            shuffled = np.random.default_rng([seed, epoch, int(shard) + 1]).permutation(rows)
+        order = np.random.default_rng([seed, epoch]).permutation(len(self._rows)).tolist()
+        while order and skip >= self._rows[order[0]]:
+            skip -= self._rows[order.pop(0)]
+        for shard, table in zip(order, self._tables(order), strict=True):
+            generator = np.random.default_rng([seed, epoch, shard + 1])
+            shuffled = generator.permutation(self._rows[shard])
             yield table.take(pa.array(shuffled[skip:]))
             skip = 0
 
-    def _read(self, file: str, rows: int) -> pa.Table:
+    def _tables(self, shards: Sequence[int]) -> Iterator[pa.Table]:
+        """Whole shards; in the background one is fetched while the one before it is cut up."""
+        if not self._ahead:
+            yield from (self._read(shard) for shard in shards)
+            return
+        with ThreadPoolExecutor(1, "shard-reader") as pool:
+            coming = [pool.submit(self._read, shard) for shard in shards[:1]]
+            for number in range(len(shards)):
+                coming += [pool.submit(self._read, shard) for shard in shards[number + 1 :][:1]]
+                yield coming.pop(0).result()
+
+    def _read(self, shard: int) -> pa.Table:
+        file, rows = self._job.train_files[shard], self._rows[shard]
         names = [*user_columns(self._job.model), "item", "weight"]
         table = read_parquet(file, names)
         if table.num_rows != rows:
@@ -203,7 +230,7 @@ class ExampleReader:
             part = table.slice(first, self._micro)
             start, stop = share(part.num_rows, self._rank, self._world_size)
             local = Batch.from_arrow(part.slice(start, stop - start), self._job.model)
-            micro.append(MicroBatch(integers(part, "item"), start, local))
+            micro.append(MicroBatch(integers(part, "item"), integers(part, "user"), start, local))
         weight = float(table.column("weight").to_numpy().astype(np.float64).sum())
         return MacroBatch(step, epoch, tuple(micro), table.num_rows, weight)
 

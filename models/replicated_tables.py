@@ -10,6 +10,7 @@ from torch import Tensor
 from models import collectives
 from models.config import EmbeddingTableSettings, OptimizerSettings
 from models.initial import initial_rows
+from models.row_optimizers import RowOptimizer, row_optimizer
 
 _TYPES = {"fp32": torch.float32, "fp16": torch.float16}
 
@@ -17,13 +18,12 @@ _TYPES = {"fp32": torch.float32, "fp16": torch.float16}
 class ReplicatedTables:
     """Tables with the same rows on every rank; the gradient of a whole table is exchanged.
 
-    The optimizer is row-wise Adagrad, as in the sharded tables: one accumulator a row, the mean
-    of the squared gradient (Gupta et al., "Training recommender systems at scale", 2020).
+    The optimizers are those of the sharded tables, applied to touched rows.
 
     Args:
         tables: Settings by name.
         rows: Rows by table.
-        optimizer: Learning rate and eps.
+        optimizer: Which optimizer, learning rate and eps.
         seed: Seed of the initial rows.
         device: This rank's device.
     """
@@ -41,10 +41,17 @@ class ReplicatedTables:
             for name, table in tables.items()
         }
         """Weights `[rows, dim]` by table."""
-        self.accumulators = {name: torch.zeros(rows[name], device=device) for name in tables}
-        """Sum of the mean squared gradients of each row `[rows]`, by table."""
+        self.optimizers: dict[str, RowOptimizer] = {
+            name: row_optimizer(optimizer, rows[name], table.dim, device)
+            for name, table in tables.items()
+        }
+        """Optimizer of each table."""
         self._learning_rate = optimizer.learning_rate * optimizer.sparse_lr_scale
-        self._eps = optimizer.eps
+        self._factor = 1.0
+
+    def set_rate(self, factor: float) -> None:
+        """From now on learns at `factor` times the learning rate."""
+        self._factor = factor
 
     def fetch(self, unique: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rows of every table, float32 `[len(unique), dim]`."""
@@ -54,10 +61,26 @@ class ReplicatedTables:
     def update(self, unique: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
         """One optimizer step with the sum of all ranks' gradients of fetched rows."""
         for name, weight in self.weights.items():
-            gradient = torch.zeros(weight.shape, device=weight.device)
-            gradient.index_copy_(0, unique[name], gradients[name])
-            gradient = collectives.total(gradient)
-            accumulator = self.accumulators[name]
-            accumulator += gradient.square().mean(1)
-            step = gradient / (accumulator.sqrt() + self._eps)[:, None]
-            weight.sub_(step * self._learning_rate)
+            rows, gradient = _exchanged(unique[name], gradients[name], len(weight))
+            step = self.optimizers[name].step(rows, gradient)
+            moved = weight[rows].float().sub_(step, alpha=self._learning_rate * self._factor)
+            weight[rows] = moved.to(weight.dtype)
+
+    @torch.no_grad()
+    def decay_accumulators(self, factor: float) -> None:
+        """Multiplies Adagrad's accumulators by a factor."""
+        for optimizer in self.optimizers.values():
+            optimizer.decay(factor)
+
+
+def _exchanged(unique: Tensor, gradient: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """Rows that any rank touched, and the sum of the ranks' gradients of them."""
+    if collectives.world_size() == 1:
+        return unique, gradient
+    # The last column says which rows were touched.
+    whole = gradient.new_zeros(rows, gradient.shape[1] + 1)
+    whole[unique, :-1] = gradient
+    whole[unique, -1] = 1.0
+    whole = collectives.total(whole)
+    touched = whole[:, -1].nonzero().flatten()
+    return touched, whole[touched, :-1]

@@ -34,6 +34,12 @@ from models.device import local_world_size
 from models.errors import ModelError
 from models.initial import initial_rows
 
+_OPTIMIZERS = {
+    "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+    "adagrad": EmbOptimType.EXACT_ADAGRAD,
+    "adam": EmbOptimType.ADAM,
+    "sgd": EmbOptimType.EXACT_SGD,
+}
 _DATA_TYPES = {"fp32": DataType.FP32, "fp16": DataType.FP16}
 _RESERVED_MEMORY = 0.2  # share of each rank's memory that the planner leaves to everything else
 
@@ -41,19 +47,20 @@ _RESERVED_MEMORY = 0.2  # share of each rank's memory that the planner leaves to
 class ShardedTables(nn.Module):
     """Tables of which every rank holds a part.
 
-    The optimizer is row-wise Adagrad, fused into the backward pass: each touched row is updated
-    once a macro-batch. Gradients are summed over ranks, not averaged: the loss is already
+    The optimizer is fused into the backward pass: each touched row is updated once a macro-batch.
+    Gradients are summed over ranks, not averaged: the loss is already
     divided by the weight of the whole macro-batch.
 
     Args:
         tables: Settings by name.
         rows: Rows by table.
-        optimizer: Learning rate and eps.
+        optimizer: Which optimizer, learning rate and eps.
         seed: Seed of the initial rows.
         device: This rank's device.
 
     Raises:
-        ModelError: TorchRec's planner found no way to spread the tables.
+        ModelError: TorchRec's planner found no way to spread the tables, or the device has no
+            such optimizer.
     """
 
     def __init__(
@@ -65,8 +72,15 @@ class ShardedTables(nn.Module):
         device: torch.device,
     ) -> None:
         super().__init__()
+        if optimizer.sparse == "adam" and device.type == "cpu":
+            raise ModelError(
+                "tables spread over CPUs have no Adam: choose another "
+                "training.optimizer.sparse, or `sharding: data_parallel` for every table"
+            )
         self._names = sorted(tables)
         self._device = device
+        self._learning_rate = optimizer.learning_rate * optimizer.sparse_lr_scale
+        self._adagrad = "adagrad" in optimizer.sparse
         set_gradient_division(False)
         collection = EmbeddingBagCollection(
             device=torch.device("meta"),
@@ -84,8 +98,8 @@ class ShardedTables(nn.Module):
         )
         sharder = _Sharder(
             fused_params={
-                "optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
-                "learning_rate": optimizer.learning_rate * optimizer.sparse_lr_scale,
+                "optimizer": _OPTIMIZERS[optimizer.sparse],
+                "learning_rate": self._learning_rate,
                 "eps": optimizer.eps,
             }
         )
@@ -134,6 +148,33 @@ class ShardedTables(nn.Module):
         torch.autograd.backward(
             [rows[name] for name in self._names], [gradients[name] for name in self._names]
         )
+
+    def set_rate(self, factor: float) -> None:
+        """From now on learns at `factor` times the learning rate."""
+        for group in self._model.fused_optimizer.param_groups:
+            group["lr"] = self._learning_rate * factor
+        # The kernels take over a new rate only here; the step itself is in the backward pass.
+        self._model.fused_optimizer.step()
+
+    @torch.no_grad()
+    def decay_accumulators(self, factor: float) -> None:
+        """Multiplies Adagrad's accumulators by a factor; other optimizers have none."""
+        if self._adagrad:
+            for part in self.local_state():
+                part.mul_(factor)
+
+    def local_weights(self) -> list[Tensor]:
+        """This rank's parts of the tables."""
+        return [shard.tensor for _, weight in self._weights() for shard in weight.local_shards()]
+
+    def local_state(self) -> list[Tensor]:
+        """This rank's parts of the optimizer state."""
+        return [
+            shard.tensor
+            for table in self._model.fused_optimizer.state_dict()["state"].values()
+            for value in table.values()
+            for shard in value.local_shards()
+        ]
 
     def checkpoint_state(self) -> dict[str, Any]:
         """Weights and optimizer state as sharded tensors by flat names, for `Checkpoints`."""

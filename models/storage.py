@@ -1,9 +1,10 @@
-"""Reading of Parquet files from a local path or any `pyarrow.fs` URL."""
+"""Reading of Parquet files from a local path or any `pyarrow.fs` or fsspec URL."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import fsspec
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
@@ -12,11 +13,23 @@ from models.errors import ExamplesError
 
 
 def locate(location: str) -> tuple[pafs.FileSystem, str]:
-    """File system and path of a local path or URL."""
-    if "://" in location:
+    """File system and path of a local path or URL.
+
+    Raises:
+        ExamplesError: Nothing that is installed reads such a URL.
+    """
+    if "://" not in location:
+        return pafs.LocalFileSystem(), location
+    try:
         filesystem, path = pafs.FileSystem.from_uri(location)
-        return filesystem, path
-    return pafs.LocalFileSystem(), location
+    except pa.ArrowInvalid:
+        # Not one of Arrow's own: fsspec knows many more (Azure, HTTP, …).
+        try:
+            found, path = fsspec.core.url_to_fs(location)
+        except (ValueError, ImportError) as error:
+            raise ExamplesError(f"no file system for this URL: {error}", location) from error
+        filesystem = pafs.PyFileSystem(pafs.FSSpecHandler(found))
+    return filesystem, path
 
 
 def parquet_rows(location: str) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from models.config import EmbeddingTableSettings, ModelSettings
 from models.jagged import Jagged
@@ -23,6 +24,8 @@ class TwoTower(nn.Module):
         tables: Embedding tables by name.
         hashes: Codes of one element, by table.
         seed: Seed of the initial weights.
+        recompute: Whether activations inside a tower are computed again in the backward pass
+            instead of kept.
     """
 
     def __init__(
@@ -31,8 +34,10 @@ class TwoTower(nn.Module):
         tables: Mapping[str, EmbeddingTableSettings],
         hashes: Mapping[str, int],
         seed: int,
+        recompute: bool = False,
     ) -> None:
         super().__init__()
+        self._recompute = recompute
         normalise = model.similarity == "cosine"
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -41,10 +46,19 @@ class TwoTower(nn.Module):
 
     def user_vectors(self, rows: Mapping[str, Tensor], codes: Mapping[str, Jagged]) -> Tensor:
         """User vectors `[B, dim]`; arguments as in `Tower.forward`."""
-        vectors: Tensor = self.user(rows, codes)
-        return vectors
+        return self._vectors(self.user, rows, codes)
 
     def item_vectors(self, rows: Mapping[str, Tensor], codes: Mapping[str, Jagged]) -> Tensor:
         """Item vectors `[B, dim]`; arguments as in `Tower.forward`."""
-        vectors: Tensor = self.item(rows, codes)
+        return self._vectors(self.item, rows, codes)
+
+    def _vectors(
+        self, tower: Tower, rows: Mapping[str, Tensor], codes: Mapping[str, Jagged]
+    ) -> Tensor:
+        if self._recompute and torch.is_grad_enabled():
+            # Towers draw no random numbers.
+            vectors = checkpoint(tower, rows, codes, use_reentrant=False, preserve_rng_state=False)
+        else:
+            vectors = tower(rows, codes)
+        assert isinstance(vectors, Tensor)
         return vectors

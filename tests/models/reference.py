@@ -1,13 +1,14 @@
 """A second, plain implementation of the training in float64, to compare weights with.
 
 Nothing is shared with the product but the initial weights, the order of the examples and the
-draws of the negatives: lookups are loops over Python lists, logits are materialised, optimizers
-are written out.
+draws of the negatives: lookups are loops over Python lists, every draw is a column of materialised
+logits, optimizers are written out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -34,16 +35,19 @@ def train_reference(job: TrainJob) -> tuple[dict[str, Tensor], dict[str, Tensor]
         name: initial_rows(name, table.dim, settings.seed, 0, job.table_rows[name]).double()
         for name, table in job.tables.items()
     }
-    table_state = {name: torch.zeros(len(table)).double() for name, table in tables.items()}
-    dense_state = {name: torch.zeros_like(p) for name, p in parameters.items()}
     sampler = None
     if job.negatives_file is not None:
         sampler = AliasSampler.from_parquet(job.negatives_file, len(corpus_rows))
+    optimizer = _Optimizers(job, tables, parameters)
     counts = torch.tensor([row["train_count"] for row in corpus_rows]).double()
 
-    for macro in ExampleReader(job, len(corpus)).read():
+    reader = ExampleReader(job, len(corpus))
+    for macro in reader.read():
+        if macro.epoch and macro.step % reader.steps_per_epoch == 0:
+            optimizer.decay()
         leaves = {name: table.clone().requires_grad_() for name, table in tables.items()}
-        total = torch.zeros(()).double()
+        touched: dict[str, set[int]] = {name: {0} for name in tables}
+        pools = []
         for number, micro in enumerate(macro.micro):
             batch = micro.local
             negatives: list[int] = []
@@ -51,68 +55,161 @@ def train_reference(job: TrainJob) -> tuple[dict[str, Tensor], dict[str, Tensor]
                 generator = generator_for(settings.seed, "negatives", macro.step, number)
                 negatives = sampler.sample(settings.loss.num_negatives, generator).tolist()
             own = batch.item.tolist()
-            items = own + negatives
-            item_inputs = [
-                _pool(
-                    f,
-                    [corpus_rows[i][f.name] for i in items],
-                    leaves[f.table],
-                    job,
-                    parameters,
-                    "item",
-                )
-                for f in job.model.item.features
-            ]
-            user_inputs = []
+            histories = [_row(batch.users.history, i) for i in range(len(batch))]
+            item_inputs, user_inputs = [], []
+            for f in job.model.item.features:
+                rows = [corpus_rows[i][f.name] for i in own + negatives]
+                touched[f.table].update(code for codes in rows for code in codes)
+                item_inputs.append(_pool(f, rows, leaves[f.table], job, parameters, "item"))
             for f in job.model.user.features:
                 if f.kind == "history":
                     ids = next(g.name for g in job.model.item.features if g.table == f.table)
-                    history = batch.users.history
                     rows = [
                         [
                             code
-                            for item in _row(history, i)[-f.max_length :]
+                            for item in history[-f.max_length :]
                             for code in corpus_rows[item][ids]
                         ]
-                        for i in range(len(batch))
+                        for history in histories
                     ]
                 else:
                     rows = [_row(batch.users.features[f.name], i) for i in range(len(batch))]
+                touched[f.table].update(code for codes in rows for code in codes)
                 user_inputs.append(_pool(f, rows, leaves[f.table], job, parameters, "user"))
-            u = _vectors(job.model.user, user_inputs, towers.user, job)
-            v = _vectors(job.model.item, item_inputs, towers.item, job)
+            vectors = _vectors(job.model.item, item_inputs, towers.item, job)
             log_q = (counts[own] / counts.sum()).log()
+            sampled = torch.zeros(0).double()
             if sampler is not None:
-                log_q = torch.cat([log_q, sampler.log_q[negatives].double()])
-            logits = u @ v.T / job.model.temperature
-            if settings.loss.logq == "standard":
-                logits = logits - settings.loss.logq_alpha * log_q
-            for row, item in enumerate(own):
-                for column, other in enumerate(items):
-                    if other == item and column != row:
-                        logits[row, column] = -torch.inf
-            losses = logits.logsumexp(1) - logits.diagonal()
-            total = total + (losses * batch.weight.double()).sum()
+                sampled = sampler.log_q[negatives].double()
+            pools.append(
+                _Draws(
+                    _vectors(job.model.user, user_inputs, towers.user, job),
+                    batch.weight.double(),
+                    list(zip(batch.users.user.tolist(), histories, strict=True)),
+                    own,
+                    vectors[: len(own)],
+                    log_q,
+                    negatives,
+                    vectors[len(own) :],
+                    sampled,
+                )
+            )
+        if settings.loss.pool == "macro_batch":
+            pools = [_joined(pools)]
+        total = torch.stack([_loss(pool, job) for pool in pools]).sum()
         gradients = torch.autograd.grad(
             total / macro.weight,
             [*leaves.values(), *parameters.values()],
             allow_unused=True,
             materialize_grads=True,
         )
-        with torch.no_grad():
-            for (name, table), gradient in zip(tables.items(), gradients, strict=False):
-                gradient[0] = 0
-                table_state[name] += (gradient**2).mean(1)
-                rate = settings.optimizer.learning_rate * settings.optimizer.sparse_lr_scale
-                root = table_state[name].sqrt() + settings.optimizer.eps
-                table -= rate * gradient / root[:, None]
-            for (name, p), gradient in zip(
-                parameters.items(), gradients[len(tables) :], strict=True
-            ):
-                dense_state[name] += gradient**2
-                root = dense_state[name].sqrt() + settings.optimizer.eps
-                p.sub_(settings.optimizer.learning_rate * gradient / root)
+        by_table = dict(zip(tables, gradients[: len(tables)], strict=True))
+        for gradient in by_table.values():
+            gradient[0] = 0
+        by_parameter = dict(zip(parameters, gradients[len(tables) :], strict=True))
+        optimizer.step(by_table, by_parameter, touched)
     return tables, {name: p.detach() for name, p in parameters.items()}
+
+
+@dataclass
+class _Draws:
+    """Users with their known items, and what they are compared with, draw by draw."""
+
+    users: Tensor
+    weight: Tensor
+    known: list[tuple[int, list[int]]]
+    own: list[int]
+    own_vectors: Tensor
+    own_log_q: Tensor
+    negatives: list[int]
+    negative_vectors: Tensor
+    negative_log_q: Tensor
+
+
+def _joined(pools: list[_Draws]) -> _Draws:
+    def join(name: str) -> Any:
+        parts = [getattr(pool, name) for pool in pools]
+        return torch.cat(parts) if isinstance(parts[0], Tensor) else [x for p in parts for x in p]
+
+    return _Draws(**{f.name: join(f.name) for f in fields(_Draws)})
+
+
+def _loss(pool: _Draws, job: TrainJob) -> Tensor:
+    settings = job.training.loss
+    items = pool.own + pool.negatives
+    vectors = torch.cat([pool.own_vectors, pool.negative_vectors])
+    logits = pool.users @ vectors.T / job.model.temperature
+    if settings.logq == "standard":
+        log_q = torch.cat([pool.own_log_q, pool.negative_log_q])
+        logits = logits - settings.logq_alpha * log_q
+    losses = []
+    for row, (user, history) in enumerate(pool.known):
+        liked = {pool.own[row]}
+        if settings.mask_known:
+            liked |= set(history)
+            liked |= {i for i, (u, _) in zip(pool.own, pool.known, strict=True) if u == user}
+        kept = [column for column, item in enumerate(items) if column == row or item not in liked]
+        losses.append(logits[row, kept].logsumexp(0) - logits[row, row])
+    return (torch.stack(losses) * pool.weight).sum()
+
+
+class _Optimizers:
+    """SGD, Adagrad (whole or row-wise) and lazy Adam, with warm-up, limit and decay."""
+
+    def __init__(
+        self, job: TrainJob, tables: dict[str, Tensor], parameters: dict[str, Tensor]
+    ) -> None:
+        self.settings = job.training.optimizer
+        self.tables, self.parameters = tables, parameters
+        self.sums = {
+            name: [torch.zeros_like(t), torch.zeros_like(t)]
+            for name, t in [*tables.items(), *parameters.items()]
+        }
+        self.steps = 0
+
+    def decay(self) -> None:
+        kinds = {**dict.fromkeys(self.tables, self.settings.sparse)}
+        kinds |= dict.fromkeys(self.parameters, self.settings.dense)
+        for name, kind in kinds.items():
+            if "adagrad" in kind:
+                self.sums[name][1] *= self.settings.accumulator_decay
+
+    @torch.no_grad()
+    def step(
+        self,
+        by_table: dict[str, Tensor],
+        by_parameter: dict[str, Tensor],
+        touched: dict[str, set[int]],
+    ) -> None:
+        self.steps += 1
+        rate = self.settings.learning_rate
+        if self.settings.warmup_steps:
+            rate *= min(1.0, self.steps / self.settings.warmup_steps)
+        gradients = [*by_table.values(), *by_parameter.values()]
+        if self.settings.clip_norm is not None:
+            norm = float(torch.cat([g.flatten() for g in gradients]).norm())
+            for gradient in gradients:
+                gradient *= min(1.0, self.settings.clip_norm / norm)
+        for name, gradient in by_table.items():
+            rows = sorted(touched[name])
+            move = self._move(self.settings.sparse, name, gradient, rows)
+            self.tables[name][rows] -= rate * self.settings.sparse_lr_scale * move
+        for name, gradient in by_parameter.items():
+            move = self._move(self.settings.dense, name, gradient, ...)
+            self.parameters[name].sub_(rate * move)
+
+    def _move(self, kind: str, name: str, gradient: Tensor, rows: Any) -> Tensor:
+        g, (first, second), eps = gradient[rows], self.sums[name], self.settings.eps
+        if kind == "sgd":
+            return g
+        if kind == "adam":
+            first[rows] = 0.9 * first[rows] + 0.1 * g
+            second[rows] = 0.999 * second[rows] + 0.001 * g**2
+            mean = first[rows] / (1 - 0.9**self.steps)
+            return mean / ((second[rows] / (1 - 0.999**self.steps)).sqrt() + eps)
+        square = (g**2).mean(1, keepdim=True) if kind == "rowwise_adagrad" else g**2
+        second[rows] = second[rows] + square
+        return g / (second[rows].sqrt() + eps)
 
 
 def _row(jagged: Any, i: int) -> list[int]:

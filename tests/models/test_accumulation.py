@@ -14,8 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from models.accumulation import unique_rows
 from models.config import TrainJob
+from models.errors import ModelError
 from models.storage import parquet_rows
 from models.trainer import train
 from tests.models.reference import train_reference
@@ -37,14 +37,14 @@ def _largest_difference(job: TrainJob) -> float:
     return float(torch.stack(differences).max())
 
 
-def _small_job(folder: Path, hashes: int = 1, **changes: Any) -> TrainJob:
+def _small_job(folder: Path, hashes: int = 1, short: int = 1, **changes: Any) -> TrainJob:
+    """A job whose last macro-batch holds `short` examples: with 1, one of two ranks has none."""
     world = make_world(
-        folder / "world", num_users=40, num_items=30, events_per_user=9, hashes=hashes
+        folder / "world", num_users=30, num_items=25, events_per_user=6, hashes=hashes
     )
-    # The last macro-batch holds a single example: one of two ranks has none at all.
     macro = 17 * 4
     rows = [parquet_rows(file) for file in world.train_files]
-    surplus = (sum(rows) - 1) % macro
+    surplus = (sum(rows) - short) % macro
     last = world.train_files[-1]
     pq.write_table(pq.read_table(last).slice(surplus), last)
     settings: dict[str, Any] = {
@@ -52,6 +52,9 @@ def _small_job(folder: Path, hashes: int = 1, **changes: Any) -> TrainJob:
         "accumulate": 4,
         "epochs": 2,
         "loss": {"num_negatives": 9, "negatives": "tfidf", "chunk": 5},
+        # Adagrad's first step divides a gradient by itself: with a smaller one, gradients that are
+        # all rounding would be compared.
+        "optimizer": {"eps": 1e-5},
         **changes,
     }
     return make_job(world, folder / "out", model=make_model(), **settings)
@@ -68,6 +71,86 @@ def test_tables_on_every_rank_equal_plain_pytorch(tmp_path: Path) -> None:
     job = _small_job(tmp_path, sharding="data_parallel")
     train(job, Recorder())
     assert _largest_difference(job) < 1e-5
+
+
+@pytest.mark.parametrize("short", [0, 18])
+@pytest.mark.parametrize("sparse", ["sgd", "adagrad", "rowwise_adagrad", "adam"])
+def test_every_optimizer_equals_plain_pytorch(tmp_path: Path, sparse: str, short: int) -> None:
+    """With a last macro-batch that is whole (0), and one of a micro-batch and an example."""
+    dense = {"rowwise_adagrad": "adagrad"}.get(sparse, sparse)
+    job = _small_job(
+        tmp_path,
+        short=short,
+        log_every=1,
+        # FBGEMM has no Adam on CPUs.
+        sharding="data_parallel" if sparse == "adam" else "auto",
+        optimizer={
+            "sparse": sparse,
+            "dense": dense,
+            "learning_rate": 0.005,
+            "sparse_lr_scale": 4.0,
+            # The first step of an adaptive optimizer divides a gradient by itself: without this a
+            # gradient that is all rounding would be compared.
+            "eps": 1e-3,
+            "warmup_steps": 3,
+            "clip_norm": 1.9,
+            "accumulator_decay": 0.5,
+        },
+    )
+    recorder = Recorder()
+    train(job, recorder)
+    norms = [metrics["gradient_norm"] for _, metrics in recorder.metrics]
+    assert min(norms) < 1.9 < max(norms), "the limit is to be reached sometimes"
+    assert _largest_difference(job) < 1e-5
+
+
+def test_tables_on_cpus_without_adam_say_so(tmp_path: Path) -> None:
+    job = _small_job(tmp_path, optimizer={"sparse": "adam"})
+    with pytest.raises(ModelError, match="sharding: data_parallel"):
+        train(job, Recorder())
+
+
+@pytest.mark.parametrize("short", [0, 18])
+def test_two_passes_equal_plain_pytorch_over_the_macro_batch(tmp_path: Path, short: int) -> None:
+    loss = {"num_negatives": 9, "negatives": "tfidf", "chunk": 5, "pool": "macro_batch"}
+    job = _small_job(tmp_path, short=short, loss=loss)
+    train(job, Recorder())
+    assert _largest_difference(job) < 1e-5
+
+
+def test_accumulation_alone_does_not_enlarge_the_pool(tmp_path: Path) -> None:
+    """An example meets its micro-batch, however many are accumulated; two passes change that."""
+
+    def columns(accumulate: int, pool: str) -> float:
+        loss = {"num_negatives": 0, "negatives": None, "pool": pool}
+        job = _small_job(
+            tmp_path / f"{accumulate}-{pool}", accumulate=accumulate, epochs=1, loss=loss
+        )
+        recorder = Recorder()
+        train(job, recorder)
+        pools = accumulate if pool == "micro_batch" else 1
+        _, first = recorder.metrics[0]
+        # Columns of a pool: those of an example, times the examples that share them.
+        return first["columns_per_example"] * 17 * accumulate / pools
+
+    alone = columns(1, "micro_batch")
+    assert columns(4, "micro_batch") == pytest.approx(alone, rel=0.1)
+    assert columns(4, "macro_batch") > 1.3 * alone
+
+
+@pytest.mark.parametrize("logq", ["off", "corrected"])
+def test_recomputed_activations_change_nothing(tmp_path: Path, logq: str) -> None:
+    loss = {"num_negatives": 9, "negatives": "tfidf", "logq": logq}
+    kept = _small_job(tmp_path / "a", loss=loss)
+    again = _small_job(tmp_path / "b", loss=loss, checkpoint_activations=True)
+    for job in (kept, again):
+        train(job, Recorder())
+    for name in ("towers", "tables/user", "tables/item", "tables/tag"):
+        first, second = (
+            load_file(Path(job.output_dir) / f"{name}.safetensors") for job in (kept, again)
+        )
+        for key, weight in first.items():
+            assert torch.equal(weight, second[key]), (name, key)
 
 
 def test_initial_weights_are_not_what_is_compared(tmp_path: Path) -> None:
@@ -98,11 +181,3 @@ def test_two_ranks_equal_plain_pytorch(tmp_path: Path, sharding: str) -> None:
     summary = run(job, tmp_path / "run", ranks=2)
     assert summary["world_size"] == 2
     assert _largest_difference(job) < 1e-5
-
-
-@pytest.mark.parametrize("rows", [50, 100_000])
-def test_unique_rows_by_bitmap_and_by_sorting(rows: int) -> None:
-    codes = torch.tensor([7, 3, 7, 0, 49, 3])
-    unique, positions = unique_rows(codes, rows)
-    assert unique.tolist() == [0, 3, 7, 49]
-    assert unique[positions].tolist() == codes.tolist()

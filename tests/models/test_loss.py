@@ -1,180 +1,189 @@
-"""Protects the loss: value and gradients equal autograd over materialised float64 logits."""
+"""Protects the losses: value and gradients equal autograd over single draws in float64, and the
+corrections do what they promise: the sampled gradient is that of the full softmax on average."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from models.loss import Candidates, sampled_softmax
+from models.config import LossSettings
+from tests.models.losses import TEMPERATURE, Case, make_case, of_product, reference
 
-Mode = Literal["off", "standard", "corrected"]
-TEMPERATURE = 0.3
-
-
-@dataclass
-class Case:
-    users: Tensor
-    items: Tensor
-    candidates: Candidates
-    positive: Tensor
-    weight: Tensor
+MODES = ["off", "standard", "corrected"]
 
 
-def _case(batch: int = 13, columns: int = 21, corpus: int = 9, dim: int = 6) -> Case:
-    """Random vectors; the small corpus makes accidental hits certain."""
-    generator = torch.Generator().manual_seed(3)
-    probability = torch.rand(corpus, generator=generator).double() + 0.1
-    item = torch.randint(corpus, (columns,), generator=generator)
-    return Case(
-        torch.randn(batch, dim, generator=generator).double(),
-        torch.randn(columns, dim, generator=generator).double(),
-        Candidates(item, (probability / probability.sum()).log()[item]),
-        torch.arange(batch) + 2,
-        torch.rand(batch, generator=generator).double(),
-    )
-
-
-def _reference(case: Case, mode: Mode, alpha: float) -> Tensor:
-    """The same loss user by user, over Python lists of logits."""
-    total = torch.zeros(()).double()
-    columns = len(case.items)
-    for row, own in enumerate(case.positive.tolist()):
-        scores = [case.users[row] @ case.items[c] / TEMPERATURE for c in range(columns)]
-        others = [
-            scores[c] - (alpha * case.candidates.log_q[c] if mode != "off" else 0.0)
-            for c in range(columns)
-            if case.candidates.item[c] != case.candidates.item[own]
-        ]
-        if mode == "corrected":
-            rest = torch.stack(others).logsumexp(0) - math.log(columns - 1)
-            uncertain = 1 - (scores[own].exp() / (scores[own].exp() + rest.exp())).detach()
-            loss = uncertain * (rest - scores[own])
-        else:
-            target = scores[own]
-            if mode == "standard":
-                target = target - alpha * case.candidates.log_q[own]
-            loss = torch.stack([target, *others]).logsumexp(0) - target
-        total = total + case.weight[row] * loss
-    return total
-
-
-@pytest.mark.parametrize("mode", ["off", "standard", "corrected"])
-@pytest.mark.parametrize("alpha", [1.0, 0.4])
-@pytest.mark.parametrize("chunk", [1, 5, 100])
-def test_equals_autograd_over_materialised_logits(mode: Mode, alpha: float, chunk: int) -> None:
-    case = _case()
+def _assert_same(case: Case, tolerance: float = 1e-10) -> None:
     results = []
-    for chunked in (True, False):
+    for compute in (of_product, reference):
         users = case.users.clone().requires_grad_()
-        items = case.items.clone().requires_grad_()
-        inputs = Case(users, items, case.candidates, case.positive, case.weight)
-        loss = _chunked(inputs, mode, alpha, chunk) if chunked else _reference(inputs, mode, alpha)
+        corpus = case.corpus.clone().requires_grad_()
+        loss = compute(replace(case, users=users, corpus=corpus))
         (loss * 3.0).backward()
-        assert users.grad is not None
-        assert items.grad is not None
-        results.append((loss.detach(), users.grad, items.grad))
+        results.append((loss.detach(), users.grad, corpus.grad))
     for found, expected in zip(*results, strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
-def _chunked(case: Case, mode: Mode, alpha: float = 1.0, chunk: int = 4) -> Tensor:
-    return sampled_softmax(
-        case.users,
-        case.items,
-        case.candidates,
-        case.positive,
-        case.weight,
-        temperature=TEMPERATURE,
-        logq=mode,
-        alpha=alpha,
-        chunk=chunk,
+@pytest.mark.parametrize("logq", MODES)
+@pytest.mark.parametrize("alpha", [1.0, 0.4])
+@pytest.mark.parametrize("chunk", [1, 5, None])
+@pytest.mark.parametrize("unit_length", [True, False])
+def test_softmax_equals_autograd_over_draws(
+    logq: str, alpha: float, chunk: int | None, unit_length: bool
+) -> None:
+    case = make_case(unit_length=unit_length)
+    _assert_same(case.with_settings(logq=logq, logq_alpha=alpha, chunk=chunk))
+
+
+@pytest.mark.parametrize("kind", ["bce", "ccl"])
+@pytest.mark.parametrize("logq", ["off", "standard"])
+@pytest.mark.parametrize("chunk", [1, 5, None])
+def test_pairwise_losses_equal_autograd_over_draws(kind: str, logq: str, chunk: int | None) -> None:
+    case = make_case(unit_length=True)
+    _assert_same(
+        case.with_settings(kind=kind, logq=logq, chunk=chunk, negative_weight=2.5, margin=0.1)
     )
 
 
-def _whole_corpus(items: int, log_q: float) -> Case:
-    """Every item is a column exactly once."""
+@pytest.mark.parametrize("logq", MODES)
+def test_large_scores_and_rare_items_stay_exact(logq: str) -> None:
+    """Scores of hundreds, and draws that are a billion times rarer than others."""
+    case = make_case()
+    case.users *= 40.0
+    case.log_q[::3] -= 20.0
+    _assert_same(case.with_settings(logq=logq, logq_alpha=2.0), tolerance=1e-8)
+
+
+@pytest.mark.parametrize("logq", MODES)
+def test_float32_keeps_rare_items_of_cosines(logq: str) -> None:
+    """The way without a maximum, at its smallest temperature and strongest correction."""
+    case = make_case(unit_length=True)
+    case.log_q[::3] -= 20.0
+    case = case.with_settings(logq=logq, logq_alpha=2.0)
+    narrow = replace(
+        case,
+        **{name: getattr(case, name).float() for name in ("users", "corpus", "log_q", "weight")},
+    )
+    torch.testing.assert_close(of_product(narrow).double(), reference(case), rtol=1e-5, atol=1e-5)
+
+
+def _whole_corpus(log_q: float) -> Case:
+    """Every item is drawn exactly once; nine users have the nine items, in another order."""
     generator = torch.Generator().manual_seed(5)
     return Case(
-        torch.randn(7, 4, generator=generator).double().requires_grad_(),
-        torch.randn(items, 4, generator=generator).double(),
-        Candidates(torch.arange(items), torch.full((items,), log_q).double()),
-        torch.tensor([0, 3, 3, 8, 1, 4, 2]),
-        torch.ones(7).double(),
+        torch.randn(9, 4, generator=generator).double().requires_grad_(),
+        torch.randn(9, 4, generator=generator).double(),
+        torch.tensor([0, 3, 5, 8, 1, 4, 2, 7, 6]),
+        torch.full((9,), log_q).double(),
+        torch.ones(9).double(),
+        [set()] * 9,
     )
 
 
-def test_all_items_as_columns_is_the_full_softmax() -> None:
-    case = _whole_corpus(9, 0.0)
-    expected = torch.nn.functional.cross_entropy(
-        case.users @ case.items.T / TEMPERATURE, case.positive, reduction="sum"
-    )
-    for mode in ("off", "standard"):
-        torch.testing.assert_close(_chunked(case, mode), expected)
+def _full_softmax(case: Case) -> Tensor:
+    logits = case.users @ case.corpus.T / TEMPERATURE
+    return torch.nn.functional.cross_entropy(logits, case.draws, reduction="sum")
+
+
+@pytest.mark.parametrize("logq", ["off", "standard"])
+def test_all_items_as_negatives_is_the_full_softmax(logq: str) -> None:
+    case = _whole_corpus(0.0).with_settings(logq=logq)
+    torch.testing.assert_close(of_product(case), _full_softmax(case))
 
 
 def test_corrected_has_the_gradient_of_the_full_softmax() -> None:
     # Drawing every other item once is drawing with q = 1 / 8: the estimate is then exact.
-    case = _whole_corpus(9, -math.log(8))
-    logits = case.users @ case.items.T / TEMPERATURE
-    full = torch.nn.functional.cross_entropy(logits, case.positive, reduction="sum")
-    (expected,) = torch.autograd.grad(full, case.users)
-    (found,) = torch.autograd.grad(_chunked(case, "corrected"), case.users)
+    case = _whole_corpus(-math.log(8)).with_settings(logq="corrected")
+    (expected,) = torch.autograd.grad(_full_softmax(case), case.users)
+    (found,) = torch.autograd.grad(of_product(case), case.users)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)
 
 
-def test_standard_is_unbiased_where_off_is_not() -> None:
-    """With negatives drawn by popularity, only the correction recovers the full softmax."""
+def _mean_gradient(settings: dict[str, Any], batch: int, repetitions: int) -> tuple[Tensor, Tensor]:
+    """Mean gradient of one user over many batches, and the full softmax's.
+
+    The other members of the batch are drawn by popularity, as in-batch negatives are, and as many
+    again uniformly, as mixed negatives may be; each draw has the log q of its kind.
+    """
     generator = torch.Generator().manual_seed(11)
-    corpus, draws = 30, 20_000
+    corpus = 30
     items = torch.randn(corpus, 4, generator=generator).double()
     user = torch.randn(1, 4, generator=generator).double() * 0.3
-    probability = torch.rand(corpus, generator=generator).double() ** 3 + 0.01
-    probability /= probability.sum()
-    drawn = torch.multinomial(probability, draws, replacement=True, generator=generator)
-    item = torch.cat([torch.tensor([4]), drawn])
-    logits = (user @ items.T / TEMPERATURE).flatten()
-    full = (logits.softmax(0)[:, None] * items).sum(0)  # the softmax's mean item vector
-
-    def mean_vector(mode: Mode) -> Tensor:
+    popularity = torch.rand(corpus, generator=generator).double() ** 3 + 0.01
+    popularity /= popularity.sum()
+    own = 4
+    total = torch.zeros(1, 4).double()
+    for _ in range(repetitions):
+        popular = torch.multinomial(popularity, batch, replacement=True, generator=generator)
+        uniform = torch.randint(corpus, (batch,), generator=generator)
         u = user.clone().requires_grad_()
         case = Case(
             u,
-            items[item],
-            Candidates(item, probability.log()[item]),
-            torch.tensor([0]),
+            items,
+            torch.cat([torch.tensor([own]), popular, uniform]),
+            torch.cat(
+                [
+                    popularity.log()[own : own + 1],
+                    popularity.log()[popular],
+                    torch.full((batch,), -math.log(corpus)).double(),
+                ]
+            ),
             torch.ones(1).double(),
+            [set()],
+            settings=LossSettings.model_validate(settings),
         )
-        (gradient,) = torch.autograd.grad(_chunked(case, mode), u)
-        return gradient.flatten() * TEMPERATURE + items[4]
+        (gradient,) = torch.autograd.grad(of_product(case), u)
+        total += gradient / repetitions
+    exact = user.clone().requires_grad_()
+    logits = exact @ items.T / TEMPERATURE
+    full = torch.nn.functional.cross_entropy(logits, torch.tensor([own]))
+    (expected,) = torch.autograd.grad(full, exact)
+    return total, expected
 
-    # Accidental hits are masked, so the positive's own mass is missing from both.
-    share = logits.softmax(0)[4]
-    without = (full - share * items[4]) / (1 - share)
-    assert (mean_vector("standard") - without).norm() < 0.05 * without.norm()
-    assert (mean_vector("off") - without).norm() > 0.2 * without.norm()
+
+def test_corrected_gradient_is_unbiased_where_off_is_not() -> None:
+    found, expected = _mean_gradient({"logq": "corrected"}, batch=2000, repetitions=40)
+    assert (found - expected).norm() < 0.02 * expected.norm()
+    biased, _ = _mean_gradient({"logq": "off"}, batch=2000, repetitions=40)
+    assert (biased - expected).norm() > 0.1 * expected.norm()
+    # `standard` counts the positive's logit as one more draw: right in the limit but for the
+    # probability that a batch holds the positive, which is where `corrected` differs.
+    standard, _ = _mean_gradient({"logq": "standard"}, batch=2000, repetitions=40)
+    assert (standard - expected).norm() > (found - expected).norm()
 
 
-@pytest.mark.parametrize("mode", ["off", "standard", "corrected"])
-def test_a_user_without_any_negative_has_no_gradient(mode: Mode) -> None:
-    users = torch.randn(2, 3).requires_grad_()
-    items = torch.randn(2, 3)
-    candidates = Candidates(torch.tensor([5, 5]), torch.tensor([-1.0, -1.0]))
-    case = Case(users, items, candidates, torch.tensor([0, 1]), torch.ones(2))
-    loss = _chunked(case, mode)
-    (gradient,) = torch.autograd.grad(loss, users)
-    assert float(loss.detach()) == 0.0
-    assert torch.equal(gradient, torch.zeros(2, 3))
+@pytest.mark.parametrize("kind", ["softmax", "bce", "ccl"])
+@pytest.mark.parametrize("logq", MODES)
+def test_a_user_without_any_negative(kind: str, logq: str) -> None:
+    """Its negatives have no gradient, and nothing becomes NaN."""
+    case = Case(
+        torch.tensor([[0.6, 0.8], [1.0, 0.0]]).requires_grad_(),
+        torch.tensor([[1.0, 0.0], [0.0, 1.0]]),
+        torch.tensor([0, 0, 1]),
+        torch.tensor([-1.0, -1.0, -2.0]),
+        torch.ones(2),
+        [{1}, {1}],
+        unit_length=True,
+    ).with_settings(kind=kind, logq=logq)
+    loss = of_product(case)
+    (gradient,) = torch.autograd.grad(loss, case.users)
+    assert bool(torch.isfinite(loss))
+    if kind == "softmax":
+        assert float(loss.detach()) == 0.0
+        assert torch.equal(gradient, torch.zeros(2, 2))
+    else:
+        # Only the positive pulls, along its own vector.
+        assert torch.equal(gradient[:, 1], torch.zeros(2))
+        assert bool((gradient[:, 0] < 0).all())
 
 
 def test_zero_weight_takes_an_example_out() -> None:
-    case = _case()
-    shorter = Case(
-        case.users[:-1], case.items, case.candidates, case.positive[:-1], case.weight[:-1]
-    )
+    case = make_case().with_settings(logq="standard")
+    shorter = replace(case, users=case.users[:-1], weight=case.weight[:-1], known=case.known[:-1])
     case.weight[-1] = 0.0
-    torch.testing.assert_close(_chunked(case, "standard"), _chunked(shorter, "standard"))
+    torch.testing.assert_close(of_product(case), of_product(shorter))

@@ -115,6 +115,17 @@ def test_resume_continues_where_it_was(tmp_path: Path) -> None:
         assert _items(_read(job, first=first)) == whole[first:]
 
 
+def test_reading_in_turn_is_the_same(tmp_path: Path) -> None:
+    job = _job(tmp_path, [10, 13, 2], batch_size=3, accumulate=2, epochs=2)
+    training = job.training.model_copy(update={"read_ahead": 0})
+    in_turn = job.model_copy(update={"training": training})
+    before = threading.active_count()
+    reading = ExampleReader(in_turn, ITEMS).read(2)
+    first = next(reading)
+    assert threading.active_count() == before
+    assert _items([first, *reading]) == _items(_read(job, first=2))
+
+
 def test_seed_decides_the_order(tmp_path: Path) -> None:
     job = _job(tmp_path, [30], batch_size=10)
     other = job.model_copy(update={"training": job.training.model_copy(update={"seed": 1})})
@@ -172,8 +183,8 @@ def test_no_examples(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("taken", [0, 1, 5])
 def test_giving_up_ends_the_thread(tmp_path: Path, taken: int) -> None:
-    job = _job(tmp_path, [50] * 4, batch_size=2, accumulate=1)
-    reading = ExampleReader(job, ITEMS, ahead=1).read()
+    job = _job(tmp_path, [50] * 4, batch_size=2, accumulate=1, read_ahead=1)
+    reading = ExampleReader(job, ITEMS).read()
     for _ in range(taken):
         next(reading)
     reading.close()  # type: ignore[attr-defined]

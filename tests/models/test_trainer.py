@@ -105,7 +105,7 @@ def test_reports(world: World, tmp_path: Path) -> None:
         assert 0 < metrics["rows_per_code"] <= 1
     assert recorder.metrics[-1][1]["epoch"] == 2.0
     text = dict(recorder.texts)["training"]
-    assert "tables 0.1 (row-wise Adagrad)" in text
+    assert "tables 0.1 (rowwise_adagrad)" in text
     assert "table item: table_wise" in text
     again = train(job, Recorder())
     assert (again.steps, again.examples) == (0, 0)

@@ -1,0 +1,151 @@
+"""Training speed from Parquet to updated weights, against what one would write by hand.
+
+    python -m benchmarks.training [--rows 100000 1000000 5000000] [--steps 16] [--runs 5]
+
+Five tables with long-tailed IDs, vectors of 64, batches of 4096 with the negatives of the batch,
+one thread on one core. Contenders are processes that keep their model and take turns; one round
+before the first is not counted. See `benchmarks/training_contenders.py` for who they are. The
+last line is one JSON object; a ratio is the other's time over the product's, for as many examples,
+from medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Contender, Samples, busy_machine, interleave, opened
+from benchmarks.training_world import WorldShape, make_job, make_world
+from tasks.errors import ConfigError
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "ARROW_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+RIVALS = ("traditional", "sparse", "bare_fbgemm", "bare_fbgemm_distinct", "fused_adam", "products")
+FEW_STEPS = 2
+"""Steps of a contender whose step costs time for every row of the tables, where rows are many."""
+DENSE = ("traditional", "fused_adam")
+BYTES_PER_ROW = 4 * 64 * 2.3
+"""Of one copy of all tables, by row of the user table."""
+COPIES = {"traditional": 4, "fused_adam": 4, "sparse": 2}
+"""Copies of the tables that a contender holds, temporary ones included; others hold one."""
+
+
+def measure(options: argparse.Namespace, rows: int) -> dict[str, Any]:
+    """All contenders at one size, as many at a time as memory holds."""
+    shape = WorldShape(rows=rows, steps=options.steps, batch=options.batch)
+    world = make_world(options.cache, shape)
+    report: dict[str, Any] = {}
+    for group in groups_of(rows, options.without, options.memory_gib * 2**30):
+        names = ["tailtower", *group]
+        with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
+            contenders = {}
+            for name in names:
+                job = make_job(world, shape, steps_of(name, rows, options.steps))
+                path = Path(folder) / f"{name}.json"
+                path.write_text(job.model_dump_json())
+                contenders[name] = Contender(
+                    "benchmarks.training_contenders", [name, str(path)], ONE_THREAD
+                )
+            running = opened(stack, contenders)
+            examples = {}
+
+            def job_of(_: str) -> dict[str, Any]:
+                return {}
+
+            samples = interleave(running, job_of, options.runs, say)
+            for name, contender in running.items():
+                examples[name] = contender.run({})["examples"]
+        ours = rate(samples["tailtower"], examples["tailtower"])
+        report.setdefault("tailtower", described(samples["tailtower"], examples["tailtower"]))
+        for name in group:
+            report[name] = described(samples[name], examples[name])
+            report[name]["ratio"] = round(ours / rate(samples[name], examples[name]), 3)
+    return report
+
+
+def groups_of(rows: int, without: list[str], memory: float) -> list[list[str]]:
+    """Rivals that run beside the product at the same time."""
+    groups: list[list[str]] = []
+    used = 0.0
+    for name in RIVALS:
+        if name in without:
+            continue
+        size = COPIES.get(name, 1) * rows * BYTES_PER_ROW
+        if not groups or used + size > memory:
+            groups.append([])
+            used = rows * BYTES_PER_ROW
+        groups[-1].append(name)
+        used += size
+    return groups or [[]]
+
+
+def steps_of(name: str, rows: int, steps: int) -> int:
+    return min(steps, FEW_STEPS) if name in DENSE and rows > 200_000 else steps
+
+
+def rate(samples: Samples, examples: int) -> float:
+    return examples / samples.median
+
+
+def described(samples: Samples, examples: int) -> dict[str, Any]:
+    return {"examples_per_second": round(rate(samples, examples)), **samples.summary()}
+
+
+def keys(sizes: dict[int, dict[str, Any]]) -> dict[str, float]:
+    """The figures that are looked at first."""
+    found: dict[str, float] = {}
+    for rows, label in ((1_000_000, "1m"), (5_000_000, "5m")):
+        for name in ("traditional", "sparse", "fused_adam"):
+            if name in sizes.get(rows, {}):
+                found[f"ratio_vs_{name}_{label}"] = sizes[rows][name]["ratio"]
+    middle = sizes.get(1_000_000) or sizes[max(sizes)]
+    for name in ("bare_fbgemm", "bare_fbgemm_distinct"):
+        if name in middle:
+            found[f"ratio_vs_{name}"] = middle[name]["ratio"]
+    if "products" in middle:
+        found["roofline"] = middle["products"]["ratio"]
+    if len(sizes) > 1:
+        small, large = sizes[min(sizes)]["tailtower"], sizes[max(sizes)]["tailtower"]
+        growth = small["examples_per_second"] / large["examples_per_second"]
+        found["rows_growth"] = round(growth, 3)
+    return found
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.training",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    sizes = [100_000, 1_000_000, 5_000_000]
+    parser.add_argument("--rows", type=int, nargs="+", default=sizes, help="users, and items")
+    parser.add_argument("--steps", type=int, default=16, help="batches of one run")
+    parser.add_argument("--batch", type=int, default=4096)
+    parser.add_argument("--runs", type=int, default=5, help="counted runs of each contender")
+    parser.add_argument("--without", nargs="*", default=[], choices=RIVALS)
+    parser.add_argument("--memory-gib", type=float, default=16.0, help="for all contenders")
+    parser.add_argument("--cache", type=Path, default=Path("var/benchmarks"))
+    options = parser.parse_args(argv)
+    if not hasattr(os, "sched_setaffinity"):
+        raise ConfigError(
+            "this benchmark keeps each contender on one core, which only Linux can",
+            fix="run it on Linux",
+        )
+    report: dict[str, Any] = {"cores": os.cpu_count(), "load_before": round(busy_machine(), 2)}
+    found = {rows: measure(options, rows) for rows in options.rows}
+    report |= {"batch": options.batch, "steps": options.steps, "runs": options.runs}
+    report |= {"rows": {str(rows): sizes for rows, sizes in found.items()}, **keys(found)}
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()
