@@ -31,12 +31,18 @@ class Samples:
     """What a contender's runs took."""
 
     seconds: list[float] = field(default_factory=list)
+    cpu_seconds: list[float] = field(default_factory=list)
     peak_mib: list[float] = field(default_factory=list)
 
     @property
     def median(self) -> float:
         """Median time of a run in seconds."""
         return statistics.median(self.seconds)
+
+    @property
+    def cpu(self) -> float:
+        """Median processor time of a run in seconds, of the contender's own process alone."""
+        return statistics.median(self.cpu_seconds)
 
     @property
     def peak(self) -> float:
@@ -110,6 +116,7 @@ class Contender:
             answer: dict[str, Any] = json.loads(self._read())
         if into is not None:
             into.seconds.append(answer["seconds"])
+            into.cpu_seconds.append(answer["cpu"])
             into.peak_mib.append(memory.peak / 2**20)
         return answer
 
@@ -126,10 +133,10 @@ def serve(work: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
     print(_READY, flush=True)
     for line in sys.stdin:
         job = json.loads(line)
-        started = time.perf_counter()
+        started, cpu = time.perf_counter(), time.process_time()
         extra = work(job)
-        seconds = time.perf_counter() - started
-        print(json.dumps({"seconds": seconds, **(extra or {})}), flush=True)
+        seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+        print(json.dumps({"seconds": seconds, "cpu": cpu, **(extra or {})}), flush=True)
 
 
 def interleave(

@@ -6,7 +6,7 @@ Five tables with long-tailed IDs, vectors of 64, batches of 4096 with the negati
 one thread on one core. Contenders are processes that keep their model and take turns; one round
 before the first is not counted. See `benchmarks/training_contenders.py` for who they are. The
 last line is one JSON object; a ratio is the other's time over the product's, for as many examples,
-from medians.
+from medians. `cpu_ratio` is the same of processor time, which a busy machine disturbs less.
 """
 
 from __future__ import annotations
@@ -61,10 +61,13 @@ def measure(options: argparse.Namespace, rows: int) -> dict[str, Any]:
             for name, contender in running.items():
                 examples[name] = contender.run({})["examples"]
         ours = rate(samples["tailtower"], examples["tailtower"])
+        own_cpu = samples["tailtower"].cpu / examples["tailtower"]
         report.setdefault("tailtower", described(samples["tailtower"], examples["tailtower"]))
         for name in group:
             report[name] = described(samples[name], examples[name])
             report[name]["ratio"] = round(ours / rate(samples[name], examples[name]), 3)
+            cpu = samples[name].cpu / examples[name] / own_cpu
+            report[name]["cpu_ratio"] = round(cpu, 3)
     return report
 
 
@@ -93,7 +96,11 @@ def rate(samples: Samples, examples: int) -> float:
 
 
 def described(samples: Samples, examples: int) -> dict[str, Any]:
-    return {"examples_per_second": round(rate(samples, examples)), **samples.summary()}
+    return {
+        "examples_per_second": round(rate(samples, examples)),
+        "cpu_microseconds_per_example": round(samples.cpu / examples * 1e6, 2),
+        **samples.summary(),
+    }
 
 
 def keys(sizes: dict[int, dict[str, Any]]) -> dict[str, float]:

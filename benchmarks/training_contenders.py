@@ -40,9 +40,12 @@ def tailtower(job: TrainJob) -> Work:
     """The product: what `train` runs between a restored checkpoint and the export."""
     from torch._C._distributed_c10d import HashStore
 
+    from models.device import keep_freed_memory
     from models.distributed_training import DistributedTraining
     from models.stopping import StopRequest
 
+    # As `models.trainer.train` does before it makes a `DistributedTraining`.
+    keep_freed_memory()
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     training = DistributedTraining(job, _Silent(), CPU)
 
@@ -283,7 +286,7 @@ def products(job: TrainJob) -> Work:
                     torch.mm(y.T, x)
                     torch.mm(y, w)
             u, v = torch.ones(users, dim), torch.ones(columns, dim)
-            rows = max(32, (1 << 20) // (columns * 4))
+            rows = max(32, (2 << 20) // (columns * 4))
             scores, out, grad = (
                 torch.empty(rows, columns),
                 torch.empty(rows, dim),

@@ -7,6 +7,7 @@ about half as many different items as examples.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -43,19 +44,24 @@ class Positives:
         column: Column of each user's own item, int64 `[B]`.
         log_weight: Log of the weight of the one draw that is the user's own, `[B]`.
         known: Columns of other items that each user is known to like; they are left out of the
-            user's negatives, as is every draw of the own item. B rows, or None for none.
+            user's negatives, as is every draw of the own item. Each has B rows.
     """
 
     column: Tensor
     log_weight: Tensor
-    known: Jagged | None = None
+    known: Sequence[Jagged] = ()
 
     def left_out(self, candidates: Candidates) -> tuple[Tensor, Tensor]:
-        """Draws that were left out because they repeat a user's own item, or hold a known one."""
-        repeats = (candidates.draws[self.column] - 1).sum()
-        if self.known is None:
-            return repeats, torch.zeros_like(repeats)
-        return repeats, candidates.draws[self.known.values].sum()
+        """Draws that were left out because they repeat a user's own item, or hold a known one.
+
+        A draw counts twice where `known` names it twice.
+        """
+        draws = candidates.draws
+        repeats = (draws.index_select(0, self.column) - 1).sum()
+        known = torch.zeros_like(repeats)
+        for columns in self.known:
+            known = known + draws.index_select(0, columns.values).sum()
+        return repeats, known
 
 
 def merge_draws(distinct: Distinct, item: Tensor, log_weight: Tensor) -> tuple[Candidates, Tensor]:
@@ -79,11 +85,8 @@ def merge_draws(distinct: Distinct, item: Tensor, log_weight: Tensor) -> tuple[C
 
 def known_columns(
     distinct: Distinct, history: Jagged, user: Tensor, item: Tensor, own: Tensor
-) -> Jagged:
+) -> tuple[Jagged, Jagged]:
     """Columns that hold items which users are known to like besides their own.
-
-    Known are the items of the user's history and the items of the user's other examples in the
-    pool.
 
     Args:
         distinct: What has just found the different items, in the order of the columns.
@@ -93,28 +96,35 @@ def known_columns(
         own: Places of this rank's examples among them, int64 `[B]`.
 
     Returns:
-        B rows of columns, ascending and without repetition; the own item is in none.
+        Of the items of the user's history, and of those of the user's other examples: B rows of
+        columns each; the own item is in none. What a history repeats stands there repeatedly.
     """
-    rows, others = _same_user(user, own)
-    rows = torch.cat([history.row_ids(), rows])
-    items = torch.cat([history.values, item[others]])
-    columns = distinct.find(items)
-    found = (columns >= 0) & (items != item[own][rows])
-    width = max(distinct.count, 1)
-    pairs = torch.unique(rows[found] * width + columns[found])
-    rows = pairs.div(width, rounding_mode="floor")
-    offsets = torch.zeros(len(history) + 1, dtype=torch.int64, device=item.device)
-    torch.cumsum(torch.bincount(rows, minlength=len(history)), 0, out=offsets[1:])
-    return Jagged(pairs - rows * width, offsets)
+    target = item.index_select(0, own)
+
+    def present(rows: Tensor, items: Tensor) -> Jagged:
+        columns = distinct.find(items)
+        found = (columns >= 0) & (items != target.index_select(0, rows))
+        found = found.nonzero().flatten()
+        rows = rows.index_select(0, found)
+        offsets = torch.zeros(len(own) + 1, dtype=torch.int64, device=item.device)
+        torch.cumsum(torch.bincount(rows, minlength=len(own)), 0, out=offsets[1:])
+        return Jagged(columns.index_select(0, found), offsets)
+
+    return (
+        present(history.row_ids(), history.values),
+        present(*_of_same_user(user, item, own)),
+    )
 
 
-def _same_user(user: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-    """Pairs of one of this rank's examples and an example of the same user."""
-    ordered, order = torch.sort(user, stable=True)
+def _of_same_user(user: Tensor, item: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+    """This rank's examples, and each different item of the examples of the same user."""
+    width = int(item.max()) + 1 if item.numel() else 1
+    pairs = torch.unique(user * width + item)
+    users = pairs.div(width, rounding_mode="floor")
     mine = user[own]
-    first = torch.searchsorted(ordered, mine)
-    size = torch.searchsorted(ordered, mine, right=True) - first
+    first = torch.searchsorted(users, mine)
+    size = torch.searchsorted(users, mine, right=True) - first
     rows = torch.repeat_interleave(torch.arange(len(own), device=user.device), size)
     before = torch.repeat_interleave(size.cumsum(0) - size, size)
     place = torch.arange(rows.numel(), device=user.device) - before
-    return rows, order[first[rows] + place]
+    return rows, (pairs - users * width).index_select(0, first.index_select(0, rows) + place)

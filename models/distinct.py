@@ -36,12 +36,12 @@ class Distinct:
         """
         places = torch.arange(values.numel(), dtype=torch.int32, device=values.device)
         self._place[values] = places
-        chosen = self._place[values]
+        chosen = self._place.index_select(0, values)
         kept = chosen == places
         self._values, self._rank = values, kept.cumsum(0).sub_(1)
         different = values[kept]
         self.count = different.numel()
-        return different, self._rank[chosen]
+        return different, self._rank.index_select(0, chosen)
 
     def find(self, values: Tensor) -> Tensor:
         """Positions among the different values of the last call, -1 for others.
@@ -54,8 +54,9 @@ class Distinct:
         """
         if self._values.numel() == 0:
             return torch.full_like(values, -1)
-        place = self._place[values].clamp(max=self._values.numel() - 1)
-        return torch.where(self._values[place] == values, self._rank[place], -1)
+        place = self._place.index_select(0, values).clamp_(max=self._values.numel() - 1)
+        same = self._values.index_select(0, place) == values
+        return self._rank.index_select(0, place).masked_fill_(~same, -1)
 
     def last_place(self, values: Tensor) -> Tensor:
         """Where each of some values stood last in the last call, int64 `[V]`."""

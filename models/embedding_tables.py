@@ -88,7 +88,7 @@ class EmbeddingTables:
         """
         self._replicated.update(fetched.unique, gradients)
         if self._sharded is not None:
-            self._sharded.update(fetched.attached, gradients)
+            self._sharded.update(fetched.unique, fetched.attached, gradients)
 
     def set_rate(self, factor: float) -> None:
         """From now on learns at `factor` times the learning rate."""

@@ -74,7 +74,7 @@ class Encoder:
                 items = users.history.last(f.max_length)
                 matrix = self._history[f.table]
                 codes[f.name] = Jagged(
-                    matrix[items.values].flatten(), items.offsets * matrix.shape[1]
+                    matrix.index_select(0, items.values).flatten(), items.offsets * matrix.shape[1]
                 )
             elif f.table == FULL_USER_TABLE:
                 rows = torch.arange(len(users) + 1, device=users.user.device)
@@ -89,7 +89,7 @@ class Encoder:
             return codes.select(items)
         # Rows of one length, as those of an ID are, are rows of a matrix.
         offsets = torch.arange(len(items) + 1, device=items.device) * width
-        return Jagged(codes.values.view(-1, width)[items].flatten(), offsets)
+        return Jagged(codes.values.view(-1, width).index_select(0, items).flatten(), offsets)
 
     def _id_matrix(self, history: FeatureSettings, items: int, hashes: Mapping[str, int]) -> Tensor:
         """Codes of every item's ID, int64 `[I, hashes]`."""

@@ -117,7 +117,7 @@ class NegativePool:
                 draws,
                 candidates.total + len(old),
             )
-        known = None
+        known: Sequence[Jagged] = ()
         if self._settings.mask_known:
             self._distinct(candidates.item)
             examples = pool.user.numel()

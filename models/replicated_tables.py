@@ -10,7 +10,7 @@ from torch import Tensor
 from models import collectives
 from models.config import EmbeddingTableSettings, OptimizerSettings
 from models.initial import initial_rows
-from models.row_optimizers import RowOptimizer, row_optimizer
+from models.row_optimizers import RowOptimizer, move_rows, row_optimizer
 
 _TYPES = {"fp32": torch.float32, "fp16": torch.float16}
 
@@ -42,8 +42,7 @@ class ReplicatedTables:
         }
         """Weights `[rows, dim]` by table."""
         self.optimizers: dict[str, RowOptimizer] = {
-            name: row_optimizer(optimizer, rows[name], table.dim, device)
-            for name, table in tables.items()
+            name: row_optimizer(optimizer, weight) for name, weight in self.weights.items()
         }
         """Optimizer of each table."""
         self._learning_rate = optimizer.learning_rate * optimizer.sparse_lr_scale
@@ -55,7 +54,7 @@ class ReplicatedTables:
 
     def fetch(self, unique: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rows of every table, float32 `[len(unique), dim]`."""
-        return {name: weight[unique[name]].float() for name, weight in self.weights.items()}
+        return {n: w.index_select(0, unique[n]).float() for n, w in self.weights.items()}
 
     @torch.no_grad()
     def update(self, unique: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
@@ -63,8 +62,7 @@ class ReplicatedTables:
         for name, weight in self.weights.items():
             rows, gradient = _exchanged(unique[name], gradients[name], len(weight))
             step = self.optimizers[name].step(rows, gradient)
-            moved = weight[rows].float().sub_(step, alpha=self._learning_rate * self._factor)
-            weight[rows] = moved.to(weight.dtype)
+            move_rows(weight, rows, step, self._learning_rate * self._factor)
 
     @torch.no_grad()
     def decay_accumulators(self, factor: float) -> None:

@@ -1,7 +1,7 @@
 """Optimizers of single rows of a table: only rows that a step touched move.
 
 They are what FBGEMM's fused optimizers compute inside the backward pass of a sharded table, for
-tables of which every rank has a copy.
+tables that lie whole on a rank.
 """
 
 from __future__ import annotations
@@ -38,15 +38,40 @@ class RowOptimizer(Protocol):
 
 
 def row_optimizer(
-    settings: OptimizerSettings, rows: int, dim: int, device: torch.device
+    settings: OptimizerSettings, weight: Tensor, accumulator: Tensor | None = None
 ) -> RowOptimizer:
-    """The optimizer that the settings ask for, for a table of `rows` rows of `dim` numbers."""
+    """The optimizer that the settings ask for.
+
+    Args:
+        settings: The optimizers.
+        weight: The table `[rows, dim]`.
+        accumulator: Memory for Adagrad's accumulators, `[rows]` or `[rows, dim]`; by default new.
+    """
+    rows, dim = weight.shape
     if settings.sparse == "sgd":
         return _Sgd()
     if settings.sparse == "adam":
-        return _Adam(rows, dim, settings.eps, device)
-    rowwise = settings.sparse == "rowwise_adagrad"
-    return _Adagrad(rows, 1 if rowwise else dim, settings.eps, device)
+        return _Adam(rows, dim, settings.eps, weight.device)
+    width = 1 if settings.sparse == "rowwise_adagrad" else dim
+    if accumulator is None:
+        accumulator = torch.zeros(rows, width, device=weight.device)
+    return _Adagrad(accumulator.view(rows, width), settings.eps)
+
+
+def move_rows(weight: Tensor, rows: Tensor, step: Tensor, rate: float) -> None:
+    """Subtracts a step times a learning rate from rows, in float32 whatever the table's type.
+
+    Args:
+        weight: The table `[rows, dim]`.
+        rows: Row numbers without repetition, int64 `[U]`.
+        step: `[U, dim]`.
+        rate: Learning rate.
+    """
+    if weight.dtype == step.dtype:
+        weight.index_add_(0, rows, step, alpha=-rate)
+        return
+    moved = weight.index_select(0, rows).to(step.dtype).sub_(step, alpha=rate)
+    weight.index_copy_(0, rows, moved.to(weight.dtype))
 
 
 class _Sgd:
@@ -66,8 +91,8 @@ class _Adagrad:
     Source of the row-wise form: Gupta et al., "Training recommender systems at scale", 2020.
     """
 
-    def __init__(self, rows: int, width: int, eps: float, device: torch.device) -> None:
-        self.state = {"accumulator": torch.zeros(rows, width, device=device)}
+    def __init__(self, accumulator: Tensor, eps: float) -> None:
+        self.state = {"accumulator": accumulator}
         self._eps = eps
 
     def step(self, rows: Tensor, gradient: Tensor) -> Tensor:
@@ -75,9 +100,9 @@ class _Adagrad:
         square = gradient.square()
         if accumulator.shape[1] == 1:
             square = square.mean(1, keepdim=True)
-        sums = accumulator[rows] + square
-        accumulator[rows] = sums
-        return gradient / (sums.sqrt_() + self._eps)
+        sums = accumulator.index_select(0, rows).add_(square)
+        accumulator.index_copy_(0, rows, sums)
+        return gradient / sums.sqrt_().add_(self._eps)
 
     def decay(self, factor: float) -> None:
         self.state["accumulator"].mul_(factor)
@@ -97,9 +122,11 @@ class _Adam:
     def step(self, rows: Tensor, gradient: Tensor) -> Tensor:
         self.state["steps"] += 1
         steps = int(self.state["steps"])
-        mean = self.state["mean"][rows].lerp_(gradient, 1 - _BETAS[0])
-        square = self.state["square"][rows].lerp_(gradient.square(), 1 - _BETAS[1])
-        self.state["mean"][rows], self.state["square"][rows] = mean, square
+        mean = self.state["mean"].index_select(0, rows).lerp_(gradient, 1 - _BETAS[0])
+        square = self.state["square"].index_select(0, rows)
+        square.lerp_(gradient.square(), 1 - _BETAS[1])
+        self.state["mean"].index_copy_(0, rows, mean)
+        self.state["square"].index_copy_(0, rows, square)
         root = (square / (1 - _BETAS[1] ** steps)).sqrt_() + self._eps
         return mean / (1 - _BETAS[0] ** steps) / root
 

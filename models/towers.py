@@ -65,6 +65,16 @@ class Tower(nn.Module):
         return F.normalize(vectors, dim=1) if self._normalise else vectors
 
 
+class SingleRow(nn.Module):
+    """The vector of an ID of one code."""
+
+    def forward(self, rows: Tensor, codes: Jagged) -> Tensor:
+        """`[R, D]` rows and B rows of at most one position to `[B, D]`; zero without one."""
+        if codes.values.numel() < len(codes):
+            return bag_sum(rows, codes)
+        return F.embedding(codes.values, rows)
+
+
 class SumPool(nn.Module):
     """Sum of the elements' vectors."""
 
@@ -172,6 +182,8 @@ def segment_softmax(scores: Tensor, segment: Tensor, segments: int) -> Tensor:
 
 
 def _pool(feature: FeatureSettings, dim: int, hashes: int) -> nn.Module:
+    if feature.kind == "id" and hashes == 1:
+        return SingleRow()
     if feature.kind == "id" or feature.pooling == "sum":
         return SumPool()
     if feature.pooling == "mean":

@@ -19,7 +19,7 @@ from torch._C._distributed_c10d import HashStore
 
 from models import collectives
 from models.config import TrainJob
-from models.device import communication_backend, compute_device, use_threads
+from models.device import communication_backend, compute_device, keep_freed_memory, use_threads
 from models.errors import ModelError
 from models.progress import MetricSink, TrainSummary
 from models.stopping import StopRequest
@@ -43,6 +43,7 @@ def train(job: TrainJob, sink: MetricSink) -> TrainSummary:
     """
     device = compute_device()
     use_threads(job.training.threads)
+    keep_freed_memory()
     with _quiet_libraries(), _process_group(device):
         if collectives.first_decides(lambda: _finished(job)):
             return _summary_of_finished(job)

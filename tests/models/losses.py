@@ -75,7 +75,7 @@ def of_product(case: Case) -> Tensor:
     positives = Positives(
         column[: len(case.users)],
         (case.log_q * -case.alpha)[: len(case.users)],
-        Jagged.from_lists(known),
+        (Jagged.from_lists(known),),
     )
     model = ModelSettings.model_validate(
         {
