@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.measure import serve
+from benchmarks.slow_store import register
 from models.candidates import Candidates, Positives, merge_draws
 from models.config import TrainJob
 from models.corpus import Corpus
@@ -330,6 +331,7 @@ class _Silent:
 def main() -> None:
     """Serves the contender that the command line names."""
     name, path = sys.argv[1:]
+    register()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     # A reader in the background must not gain a second core.

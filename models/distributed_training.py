@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ from models.corpus import Corpus
 from models.embedding_tables import EmbeddingTables
 from models.encoder import Encoder
 from models.loss import loss_of
+from models.memory_use import MemoryUse, NewTensors, bytes_of
 from models.negative_pool import NegativePool
 from models.negatives import AliasSampler
 from models.optimization import Optimization
 from models.progress import Meter, MetricSink, TrainSummary
-from models.reader import ExampleReader
+from models.reader import ExampleReader, MacroBatch
+from models.step_trace import TRACES, StepTrace
 from models.stopping import StopRequest
 from models.two_tower import TwoTower
 from models.weights import trained_model, write_weights
@@ -72,6 +75,7 @@ class DistributedTraining:
         self._device = device
         self._first = collectives.rank() == 0
         self._sink = sink
+        self._memory: dict[str, float] = {}
         corpus = Corpus.from_parquet(job.corpus_file, job.model, job.table_rows)
         self._reader = ExampleReader(job, len(corpus), collectives.rank(), collectives.world_size())
         self._towers = TwoTower(
@@ -120,12 +124,15 @@ class DistributedTraining:
         self._export()
         return summary
 
-    def fit(self, stop: StopRequest, resumed_from: int | None = None) -> TrainSummary:
+    def fit(
+        self, stop: StopRequest, resumed_from: int | None = None, steps: int | None = None
+    ) -> TrainSummary:
         """Trains on what is left of the examples; weights and state stay in memory.
 
         Args:
             stop: Whether to stop after the current step.
             resumed_from: Steps that were taken before; None for none.
+            steps: Steps to take at most; None for all that are left.
 
         Raises:
             TrainingStopped: The process was told to stop; a checkpoint was written first.
@@ -136,18 +143,56 @@ class DistributedTraining:
         )
         counts = _Counts()
         waited = self._reader.waited
-        for macro in self._reader.read(done):
-            if macro.epoch and macro.step % self._reader.steps_per_epoch == 0:
-                self._optimization.decay_accumulators()
-            outcome = self._step.run(macro)
-            done = macro.step + 1
-            counts.add(outcome, macro.examples)
-            meter.add(macro.examples, outcome.loss)
-            if meter.due(done):
-                meter.report(done, self._reader.waited - waited, **counts.take())
-            self._checkpoint(done, stop)
+        first = done
+        traced = self._job.training.trace_steps if self._first else 0
+        trace = StepTrace(traced, Path(self._job.checkpoint_dir).parent / TRACES)
+        reading = self._reader.read(done)
+        with closing(reading), closing(trace):
+            for macro in reading:
+                if macro.epoch and macro.step % self._reader.steps_per_epoch == 0:
+                    self._optimization.decay_accumulators()
+                trace.before(macro.step)
+                # The first step makes state that the others find; a run of one step has no other.
+                measured = macro.step == min(first + 1, self._reader.steps - 1)
+                outcome = self._measured(macro) if measured else self._step.run(macro)
+                trace.after()
+                done = macro.step + 1
+                counts.add(outcome, macro.examples)
+                meter.add(macro.examples, outcome.loss)
+                if meter.due(done):
+                    report = {**counts.take(), **self._memory}
+                    self._memory = {}
+                    meter.report(done, self._reader.waited - waited, **report)
+                self._checkpoint(done, stop)
+                if done - first == steps:
+                    break
         self._checkpoints.finish()
         return meter.summary(self._reader.waited - waited, resumed_from)
+
+    def _measured(self, macro: MacroBatch) -> StepOutcome:
+        """Takes a step and reports where the memory goes."""
+        if self._device.type == "cpu":
+            with NewTensors() as new:
+                outcome = self._step.run(macro)
+            made = new.peak
+        else:
+            before = torch.accelerator.memory_allocated(self._device)
+            torch.accelerator.reset_peak_memory_stats(self._device)
+            outcome = self._step.run(macro)
+            made = torch.accelerator.max_memory_allocated(self._device) - before
+        use = MemoryUse(
+            tables=bytes_of(self._tables.local_weights()),
+            optimizer=bytes_of(
+                [*self._tables.local_state(), *self._optimization.dense_state().values()]
+            ),
+            towers=bytes_of(self._towers.parameters()),
+            input=bytes_of(macro.tensors()) * max(1, self._job.training.read_ahead),
+            activations=made,
+        )
+        if self._first:
+            self._sink.log_text("memory", use.text())
+        self._memory = use.metrics()
+        return outcome
 
     def _checkpoint(self, done: int, stop: StopRequest) -> None:
         # One rank may hear of the stop before another; all leave after the same step.

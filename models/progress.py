@@ -121,13 +121,14 @@ class Meter:
         rate = self._examples / seconds
         if self._sink is not None:
             epoch = done / self._steps * self._job.training.epochs
+            wait = (waited - self._waited_before) / seconds
             self._sink.log_metrics(
                 done,
                 {
                     "loss": self.loss,
                     "epoch": epoch,
                     "examples_per_second": rate,
-                    "input_wait_share": (waited - self._waited_before) / seconds,
+                    "input_wait_share": wait,
                     "peak_memory_mib": peak_memory_bytes(self._device) / 2**20,
                     **extra,
                 },
@@ -136,7 +137,8 @@ class Meter:
             self._sink.progress(
                 done,
                 self._steps,
-                f"loss {self.loss:.4f}, {rate:,.0f} examples/s, {left:,.0f} s left",
+                f"loss {self.loss:.4f}, {rate:,.0f} examples/s, input wait {wait:.1%}, "
+                f"{left:,.0f} s left",
             )
         self._since, self._waited_before = now, waited
         self._examples, self._losses, self._loss = 0, 0, None

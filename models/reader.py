@@ -13,7 +13,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -67,6 +67,14 @@ class MacroBatch:
     examples: int
     weight: float
 
+    def tensors(self) -> Iterator[Tensor]:
+        """All tensors of the micro-batches."""
+        for micro in self.micro:
+            users = micro.local.users
+            yield from (micro.items, micro.users, micro.local.item, micro.local.weight, users.user)
+            for codes in (users.history, *users.features.values()):
+                yield from (codes.values, codes.offsets)
+
 
 class ExampleReader:
     """Reads a job's training examples.
@@ -103,7 +111,7 @@ class ExampleReader:
         self.waited = 0.0
         """Seconds that the training waited for input."""
 
-    def read(self, first_step: int = 0) -> Iterator[MacroBatch]:
+    def read(self, first_step: int = 0) -> Generator[MacroBatch, None, None]:
         """Macro-batches from a step to the end of the training.
 
         Args:
