@@ -155,11 +155,23 @@ class Checkpoints:
         self._files.mv(f"{path}/{MARKER}.partial", f"{path}/{MARKER}")
 
     def _prune(self) -> None:
-        complete = [step for step in self._steps() if self._marker(step) is not None]
-        for step in complete[: -self._keep]:
-            # The marker goes first: what is half removed must not look complete.
-            self._files.rm(f"{self._path(step)}/{MARKER}")
-            self._files.rm(self._path(step), recursive=True)
+        steps = self._steps()
+        complete = [step for step in steps if self._marker(step) is not None]
+        for step in steps:
+            # One without a marker is what an earlier removal left behind.
+            if step < complete[-1] and step not in complete[-self._keep :]:
+                self._discard(step)
+
+    def _discard(self, step: int) -> None:
+        path = self._path(step)
+        try:
+            if self._files.exists(f"{path}/{MARKER}"):
+                # First, because what is half removed must not look complete.
+                self._files.rm(f"{path}/{MARKER}")
+            self._files.rm(path, recursive=True)
+        except Exception as error:
+            # The new checkpoint is safe, and this one is tried again after the next.
+            _log.warning("old checkpoint %s cannot be removed: %s", path, error)
 
     def _newest(self) -> int | None:
         newest = None

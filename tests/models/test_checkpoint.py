@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from fsspec.implementations.local import LocalFileSystem
 from torch._C._distributed_c10d import HashStore
 
 from models.checkpoint import MARKER, Checkpoints
@@ -86,3 +87,27 @@ def test_a_failed_write_is_reported(tmp_path: Path) -> None:
     (tmp_path / "c").write_text("a file where the folder was")
     with pytest.raises((CheckpointError, OSError)):
         checkpoints.save(1, _state(1.0), wait=True)
+
+
+def test_an_old_one_that_cannot_be_removed_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A store that refuses a removal, of the marker or of the rest, is asked again later."""
+    checkpoints = Checkpoints(str(tmp_path), "d", keep=1)
+    remove = LocalFileSystem.rm
+    refused: list[str] = []
+
+    def stubborn(self: LocalFileSystem, path: str, **options: object) -> None:
+        if len(refused) < 2 and ("step-0000000001" in path or path.endswith("2")):
+            refused.append(path)
+            raise PermissionError(path)
+        remove(self, path, **options)
+
+    monkeypatch.setattr(LocalFileSystem, "rm", stubborn)
+    for step in (1, 2, 3, 4):
+        checkpoints.save(step, _state(float(step)), wait=True)
+        assert _load(checkpoints, step) == float(step)
+    assert len(refused) == 2
+    assert "cannot be removed" in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == ["step-0000000004"]
+    assert checkpoints.latest() == 4

@@ -73,6 +73,40 @@ def test_killed_training_ends_bitwise_equal(tmp_path: Path, world: World, kind: 
     assert set(_differences(undisturbed, killed).values()) == {0.0}
 
 
+@pytest.mark.parametrize("bank", [0, 300])
+def test_training_killed_inside_a_save_ends_bitwise_equal(
+    tmp_path: Path, world: World, bank: int
+) -> None:
+    """The save has begun and is not complete: the one before it is what is resumed from."""
+
+    def job(name: str) -> TrainJob:
+        made = _job(world, tmp_path / name)
+        loss = made.training.loss.model_copy(update={"bank": bank})
+        training = made.training.model_copy(update={"loss": loss})
+        # Rows that no example has make a save last long enough to be met.
+        rows = {**made.table_rows, "user": 600_000}
+        return made.model_copy(update={"training": training, "table_rows": rows})
+
+    undisturbed, killed = job("a"), job("b")
+    whole = run(undisturbed, tmp_path / "a")
+    process = start(killed, tmp_path / "b")
+    folder = Path(killed.checkpoint_dir)
+
+    def inside_a_later_save() -> bool:
+        steps = sorted(folder.glob("step-*"))
+        complete = [step for step in steps if (step / "complete.json").exists()]
+        return bool(complete) and steps[-1] not in complete
+
+    wait_for(inside_a_later_save, "a second save", timeout=200)
+    kill(process)
+    complete = sorted(path.parent.name for path in folder.glob("step-*/complete.json"))
+    assert sorted(path.name for path in folder.glob("step-*"))[-1] not in complete
+    summary = run(killed, tmp_path / "b")
+    assert f"step-{summary['resumed_from']:010d}" == complete[-1]
+    assert summary["steps"] == whole["steps"]
+    assert set(_differences(undisturbed, killed).values()) == {0.0}
+
+
 def test_stopped_training_keeps_its_last_step(tmp_path: Path, world: World) -> None:
     undisturbed, stopped = _job(world, tmp_path / "a"), _job(world, tmp_path / "b")
     run(undisturbed, tmp_path / "a")
