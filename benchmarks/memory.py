@@ -65,26 +65,24 @@ def measure_step(options: argparse.Namespace) -> dict[str, Any]:
 def serve_steps(path: Path) -> None:
     """The process that trains: `python -m benchmarks.memory serve JOB.json`."""
     import torch
-    import torch.distributed as dist
-    from torch._C._distributed_c10d import HashStore
 
     from models.config import TrainJob
-    from models.device import keep_freed_memory
     from models.distributed_training import DistributedTraining
     from models.stopping import StopRequest
+    from models.trainer import training_environment
 
     torch.set_num_threads(1)
-    keep_freed_memory()
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    device = torch.device("cpu")
     job = TrainJob.model_validate_json(path.read_text())
     watcher = _Watcher()
-    training = DistributedTraining(job, watcher, torch.device("cpu"))
+    with training_environment(device):
+        training = DistributedTraining(job, watcher, device)
 
-    def work(_: dict[str, Any]) -> dict[str, Any]:
-        training.fit(StopRequest())
-        return {"activations": watcher.found["memory_activations_mib"] * 2**20}
+        def work(_: dict[str, Any]) -> dict[str, Any]:
+            training.fit(StopRequest())
+            return {"activations": watcher.found["memory_activations_mib"] * 2**20}
 
-    serve(work)
+        serve(work)
 
 
 def measure_tables(options: argparse.Namespace) -> dict[str, Any]:

@@ -12,11 +12,11 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -37,24 +37,21 @@ Work = Callable[[dict[str, Any]], dict[str, Any] | None]
 Pool = Callable[[str, Jagged], Tensor]
 
 
-def tailtower(job: TrainJob) -> Work:
+@contextmanager
+def tailtower(job: TrainJob) -> Iterator[Work]:
     """The product: what `train` runs between a restored checkpoint and the export."""
-    from torch._C._distributed_c10d import HashStore
-
-    from models.device import keep_freed_memory
     from models.distributed_training import DistributedTraining
     from models.stopping import StopRequest
+    from models.trainer import training_environment
 
-    # As `models.trainer.train` does before it makes a `DistributedTraining`.
-    keep_freed_memory()
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    training = DistributedTraining(job, _Silent(), CPU)
+    with training_environment(CPU):
+        training = DistributedTraining(job, _Silent(), CPU)
 
-    def work(_: dict[str, Any]) -> dict[str, Any]:
-        summary = training.fit(StopRequest())
-        return {"examples": summary.examples, "input_wait_share": summary.input_wait_share}
+        def work(_: dict[str, Any]) -> dict[str, Any]:
+            summary = training.fit(StopRequest())
+            return {"examples": summary.examples, "input_wait_share": summary.input_wait_share}
 
-    return work
+        yield work
 
 
 class _ByHand:
@@ -304,8 +301,7 @@ def products(job: TrainJob) -> Work:
     return work
 
 
-CONTENDERS: dict[str, Callable[[TrainJob], Work]] = {
-    "tailtower": tailtower,
+RIVALS: dict[str, Callable[[TrainJob], Work]] = {
     "traditional": traditional,
     "sparse": sparse,
     "bare_fbgemm": bare_fbgemm,
@@ -336,7 +332,12 @@ def main() -> None:
     torch.set_num_threads(1)
     # A reader in the background must not gain a second core.
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    serve(CONTENDERS[name](TrainJob.model_validate_json(Path(path).read_text())))
+    job = TrainJob.model_validate_json(Path(path).read_text())
+    if name in RIVALS:
+        serve(RIVALS[name](job))
+    else:
+        with tailtower(job) as work:
+            serve(work)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from models.loss import Loss
 from models.negative_pool import NegativePool, Pool
 from models.optimization import Optimization
 from models.reader import MacroBatch
+from models.step_clock import StepClock
 from models.two_tower import TwoTower
 
 Codes = dict[str, Jagged]
@@ -119,14 +120,18 @@ class MacroStep:
         self._encoder = encoder
         self._negatives = negatives
         self._device = device
+        self.clock = StepClock()
+        """Time of the parts of the steps."""
         self._distinct = {name: Distinct(tables.rows[name], device) for name in tables.names}
 
     def run(self, macro: MacroBatch) -> StepOutcome:
         """One optimizer step; every rank takes part with its share of the same macro-batch."""
-        parts = [self._encode(pool) for pool in self._negatives.pools(macro)]
-        unique, codes = self._unique(parts)
+        with self.clock.part("encoding"):
+            parts = [self._encode(pool) for pool in self._negatives.pools(macro)]
+            unique, codes = self._unique(parts)
         self._optimization.begin(macro.step)
-        fetched = self._tables.fetch(unique)
+        with self.clock.part("fetching rows"):
+            fetched = self._tables.fetch(unique)
         nothing = torch.zeros((), dtype=torch.int64, device=self._device)
         totals = _Totals(torch.zeros((), device=self._device), nothing, nothing)
         scale = 1.0 / max(macro.weight, 1e-12)
@@ -135,7 +140,8 @@ class MacroStep:
                 self._one_pass(part, fetched.rows, scale, totals)
             else:
                 self._two_passes(part, fetched.rows, scale, totals)
-        norm = self._optimization.step(fetched)
+        with self.clock.part("updating"):
+            norm = self._optimization.step(fetched)
         return StepOutcome(
             loss=totals.loss,
             rows=sum(u.numel() for u in unique.values()),
@@ -187,10 +193,12 @@ class MacroStep:
     def _one_pass(
         self, part: _Part, rows: Mapping[str, Tensor], scale: float, totals: _Totals
     ) -> None:
-        users = self._towers.user_vectors(rows, part.users[0])
-        items = self._towers.item_vectors(rows, part.items[0])
+        with self.clock.part("towers forward"):
+            users = self._towers.user_vectors(rows, part.users[0])
+            items = self._towers.item_vectors(rows, part.items[0])
         loss = self._compare(part, users, items, totals) * scale
-        loss.backward()  # type: ignore[no-untyped-call]
+        with self.clock.part("towers backward"):
+            loss.backward()  # type: ignore[no-untyped-call]
         totals.loss += loss.detach()
 
     def _two_passes(
@@ -198,25 +206,29 @@ class MacroStep:
     ) -> None:
         """Vectors first, then their gradients, then the towers' gradients portion by portion."""
         towers = ((self._towers.user_vectors, part.users), (self._towers.item_vectors, part.items))
-        with torch.no_grad():
+        with self.clock.part("towers forward"), torch.no_grad():
             vectors = [torch.cat([tower(rows, c) for c in codes]) for tower, codes in towers]
         users, items = (v.requires_grad_() for v in vectors)
         loss = self._compare(part, users, items, totals) * scale
         loss.backward()  # type: ignore[no-untyped-call]
         totals.loss += loss.detach()
-        for (tower, portions), whole in zip(towers, (users, items), strict=True):
-            assert whole.grad is not None
-            first = 0
-            for codes in portions:
-                again = tower(rows, codes)
-                again.backward(whole.grad[first : first + len(again)])  # type: ignore[no-untyped-call]
-                first += len(again)
+        with self.clock.part("towers backward"):
+            for (tower, portions), whole in zip(towers, (users, items), strict=True):
+                assert whole.grad is not None
+                first = 0
+                for codes in portions:
+                    again = tower(rows, codes)
+                    part_of_all = whole.grad[first : first + len(again)]
+                    again.backward(part_of_all)  # type: ignore[no-untyped-call]
+                    first += len(again)
 
     def _compare(self, part: _Part, users: Tensor, items: Tensor, totals: _Totals) -> Tensor:
         """Sum of the losses of this rank's examples of a pool."""
         items = collectives.gather_shares(items, list(part.sizes))
-        against, candidates, positives = self._negatives.compare(part.pool, items)
-        loss = self._loss(users, against, candidates, positives, part.weight)
+        with self.clock.part("choosing negatives"):
+            against, candidates, positives = self._negatives.compare(part.pool, items)
+        with self.clock.part("scores and loss"):
+            loss = self._loss(users, against, candidates, positives, part.weight)
         self._negatives.remember(part.pool, items)
         repeats, known = positives.left_out(candidates)
         totals.repeats, totals.known = totals.repeats + repeats, totals.known + known

@@ -23,6 +23,7 @@ from models.negatives import AliasSampler
 from models.optimization import Optimization
 from models.progress import Meter, MetricSink, TrainSummary
 from models.reader import ExampleReader, MacroBatch
+from models.step_clock import StepClock
 from models.step_trace import TRACES, StepTrace
 from models.stopping import StopRequest
 from models.two_tower import TwoTower
@@ -75,7 +76,7 @@ class DistributedTraining:
         self._device = device
         self._first = collectives.rank() == 0
         self._sink = sink
-        self._memory: dict[str, float] = {}
+        self._memory: dict[str, float] | None = None
         corpus = Corpus.from_parquet(job.corpus_file, job.model, job.table_rows)
         self._reader = ExampleReader(job, len(corpus), collectives.rank(), collectives.world_size())
         self._towers = TwoTower(
@@ -153,21 +154,28 @@ class DistributedTraining:
                     self._optimization.decay_accumulators()
                 trace.before(macro.step)
                 # The first step makes state that the others find; a run of one step has no other.
-                measured = macro.step == min(first + 1, self._reader.steps - 1)
+                settled = macro.step == min(first + 1, self._reader.steps - 1)
+                measured = settled and self._memory is None
                 outcome = self._measured(macro) if measured else self._step.run(macro)
                 trace.after()
                 done = macro.step + 1
                 counts.add(outcome, macro.examples)
                 meter.add(macro.examples, outcome.loss)
                 if meter.due(done):
-                    report = {**counts.take(), **self._memory}
-                    self._memory = {}
+                    report = {**counts.take(), **(self._memory or {})}
+                    # Said once: it does not change.
+                    self._memory = self._memory and {}
                     meter.report(done, self._reader.waited - waited, **report)
                 self._checkpoint(done, stop)
                 if done - first == steps:
                     break
         self._checkpoints.finish()
         return meter.summary(self._reader.waited - waited, resumed_from)
+
+    @property
+    def clock(self) -> StepClock:
+        """Time of the parts of this rank's steps."""
+        return self._step.clock
 
     def _measured(self, macro: MacroBatch) -> StepOutcome:
         """Takes a step and reports where the memory goes."""

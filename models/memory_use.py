@@ -41,7 +41,7 @@ class MemoryUse:
         return "\n".join(f"{name:<12}{size / 2**20:>12,.1f} MiB" for size, name in parts)
 
 
-class NewTensors(TorchDispatchMode):
+class NewTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows the tensors that are made while it is entered.
 
     It sees every operation of PyTorch in this thread, forward and backward, and what is freed; an
@@ -49,7 +49,7 @@ class NewTensors(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.live = 0
         """Bytes that were made and are still there."""
         self.peak = 0

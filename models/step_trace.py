@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from torch.profiler import ProfilerActivity, profile, supported_activities
+from torch.profiler import profile
 
 _WARM_UP = 2  # first steps make memory and state that later ones find
 TRACES = "traces"
@@ -29,9 +29,8 @@ class StepTrace:
     def before(self, step: int) -> None:
         """Called before a step of the training, with its number."""
         if self._steps and self._seen == _WARM_UP and self._profile is None:
-            # The GPU's own activity is recorded where there is one.
-            wanted = {ProfilerActivity.CPU, *supported_activities()}
-            self._profile = profile(activities=wanted, record_shapes=True)
+            # An accelerator's own activity is recorded where there is one.
+            self._profile = profile(record_shapes=True)
             self._profile.start()
             self._name = f"trace-{step:06d}.json.gz"
 

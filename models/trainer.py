@@ -43,8 +43,7 @@ def train(job: TrainJob, sink: MetricSink) -> TrainSummary:
     """
     device = compute_device()
     use_threads(job.training.threads)
-    keep_freed_memory()
-    with _quiet_libraries(), _process_group(device):
+    with training_environment(device):
         if collectives.first_decides(lambda: _finished(job)):
             return _summary_of_finished(job)
         with StopRequest() as stop:
@@ -56,6 +55,14 @@ def train(job: TrainJob, sink: MetricSink) -> TrainSummary:
             from models.distributed_training import DistributedTraining
 
             return DistributedTraining(job, sink, device).run(stop)
+
+
+@contextmanager
+def training_environment(device: torch.device) -> Iterator[None]:
+    """Where a training may be made: a process group, and libraries that keep to themselves."""
+    keep_freed_memory()
+    with _quiet_libraries(), _process_group(device):
+        yield
 
 
 @contextmanager

@@ -261,6 +261,10 @@ class PipelineConfig(Settings):
                     raise ValueError(f"{where}: interactions.* columns are single IDs")
                 elif table.dataset not in ("interactions", dataset):
                     raise ValueError(f"{where}: a {tower} feature cannot read {table.source}")
+        if self.training.loss.kind == "ccl" and self.model.similarity != "cosine":
+            raise ValueError(
+                "training.loss.kind: ccl compares cosines: set model.similarity: cosine"
+            )
         if "popularity" not in self.baselines and "popularity" in self.gate.against:
             raise ValueError("gate.against names popularity, which is not in baselines")
         if "traditional" not in self.baselines and "traditional" in self.gate.against:

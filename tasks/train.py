@@ -32,6 +32,8 @@ from tasks.train_worker import ERROR, JOB, PROGRESS, TRACKING
 Kind = Literal["two_tower", "traditional", "popularity"]
 
 _KINDS: dict[str, Kind] = {"candidate": "two_tower"}
+TRACES = "traces"
+"""Folder beside the checkpoints, and of the run's artifacts, with traces of steps."""
 _POLL_SECONDS = 0.25
 _TAIL_LINES = 15
 
@@ -106,6 +108,8 @@ def _train(spec: RunSpec, role: str, kind: Kind, examples: Published, child: str
         status = _follow(launcher, folder, log_start, role)
     if status is not JobStatus.SUCCEEDED:
         raise _failure(launcher, folder, role)
+    traces = sorted((folder / TRACES).glob("trace-*"))
+    tracking.log_artifact_files(spec.config, child, TRACES, traces)
     return Path(job.output_dir)
 
 

@@ -5,6 +5,7 @@ from tasks.tracking.metric_logger import Delivery, MetricLogger
 from tasks.tracking.registry import current_champion
 from tasks.tracking.runs import (
     finish_run,
+    log_artifact_files,
     log_artifacts,
     log_dataset_inputs,
     log_values,
@@ -18,6 +19,7 @@ __all__ = [
     "client",
     "current_champion",
     "finish_run",
+    "log_artifact_files",
     "log_artifacts",
     "log_dataset_inputs",
     "log_values",

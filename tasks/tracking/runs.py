@@ -6,8 +6,9 @@ import getpass
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tasks.config import PipelineConfig
@@ -153,6 +154,15 @@ def log_artifacts(config: PipelineConfig, mlflow_run_id: str, files: Mapping[str
     with tracking_errors(f"writing artifacts of run {mlflow_run_id}", tracking_uri(config)):
         for path, text in files.items():
             client(config).log_text(mlflow_run_id, text, path)
+
+
+def log_artifact_files(
+    config: PipelineConfig, mlflow_run_id: str, folder: str, files: Iterable[Path]
+) -> None:
+    """Copies local files to a folder of a run's artifacts."""
+    with tracking_errors(f"writing artifacts of run {mlflow_run_id}", tracking_uri(config)):
+        for path in files:
+            client(config).log_artifact(mlflow_run_id, str(path), folder)
 
 
 def log_dataset_inputs(

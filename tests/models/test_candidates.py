@@ -59,8 +59,8 @@ def test_known_items_are_those_of_history_and_of_the_users_other_examples() -> N
                 columns = known.slice(row, row + 1).values
                 items = sorted(candidates.item[columns].tolist())
                 assert items == [i for i in expected[example] if i != item[example]]
-    known = known_columns(distinct, Jagged.from_lists(histories), user, item, torch.arange(4))
-    repeats, liked = Positives(column[:4], torch.zeros(4), known).left_out(candidates)
+    everything = known_columns(distinct, Jagged.from_lists(histories), user, item, torch.arange(4))
+    repeats, liked = Positives(column[:4], torch.zeros(4), everything).left_out(candidates)
     # Item 2 was drawn twice and is the own item of one user. Item 6 was drawn twice and stands
     # twice in a history; items 5, 3 and 1 were drawn once, and 1 is known from two places.
     assert (int(repeats), int(liked)) == (1, 2 * 2 + 1 + 1 + 2)

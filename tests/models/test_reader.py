@@ -187,5 +187,5 @@ def test_giving_up_ends_the_thread(tmp_path: Path, taken: int) -> None:
     reading = ExampleReader(job, ITEMS).read()
     for _ in range(taken):
         next(reading)
-    reading.close()  # type: ignore[attr-defined]
+    reading.close()
     assert not any(thread.name == "example-reader" for thread in threading.enumerate())

@@ -17,6 +17,7 @@ from tasks.tracking import (
     client,
     finish_run,
     location,
+    log_artifact_files,
     log_artifacts,
     log_dataset_inputs,
     log_values,
@@ -110,6 +111,16 @@ def test_values_and_artifacts_are_stored(config: PipelineConfig) -> None:
     assert len(run.data.tags["reason"]) == 8000
     artifacts = Path(run.info.artifact_uri.removeprefix("file://"))
     assert json.loads((artifacts / "gate.json").read_text()) == {"a": 1}
+
+
+def test_files_become_artifacts(config: PipelineConfig, tmp_path: Path) -> None:
+    run = start_parent_run("2026-01-03-abc", DAY, config)
+    path = tmp_path / "trace-000002.json.gz"
+    path.write_bytes(b"\x1f\x8b trace")
+    log_artifact_files(config, run, "traces", [path])
+    (found,) = client(config).list_artifacts(run, "traces")
+    copied = client(config).download_artifacts(run, found.path, str(tmp_path))
+    assert Path(copied).read_bytes() == path.read_bytes()
 
 
 def test_artifacts_lie_beside_the_database(config: PipelineConfig, tmp_path: Path) -> None:
