@@ -55,7 +55,7 @@ def keep_freed_memory() -> None:
     """Lets the C library keep what a step frees for the next step.
 
     glibc gives large blocks back to the system at once, and every page of them costs a fault and
-    a clearing when the next step asks again: a fifth of a step's time. The values are those of
+    a clearing when the next step asks again. The values are those of
     `man mallopt`; other C libraries are left alone.
     """
     try:

@@ -12,9 +12,12 @@ from itertools import pairwise
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from models.config import EmbeddingTableSettings, FeatureSettings, TowerSettings
 from models.jagged import Jagged
+
+_PORTION = 1024  # rows; enough for products to run at full speed
 
 
 class Tower(nn.Module):
@@ -26,6 +29,8 @@ class Tower(nn.Module):
         hashes: Codes of one element, by table.
         dim: Width of the vectors.
         normalise: Whether vectors have length 1.
+        recompute: Whether activations inside the MLP are computed again in the backward pass, a
+            portion of rows at a time, instead of kept.
     """
 
     def __init__(
@@ -35,8 +40,10 @@ class Tower(nn.Module):
         hashes: Mapping[str, int],
         dim: int,
         normalise: bool,
+        recompute: bool = False,
     ) -> None:
         super().__init__()
+        self._recompute = recompute
         self._tables = {f.name: f.table for f in settings.features}
         self._normalise = normalise
         self.pools = nn.ModuleDict(
@@ -61,8 +68,19 @@ class Tower(nn.Module):
             `[B, dim]`.
         """
         pooled = [pool(rows[self._tables[name]], codes[name]) for name, pool in self.pools.items()]
-        vectors: Tensor = self.mlp(torch.cat(pooled, dim=1))
+        vectors = self._through_mlp(torch.cat(pooled, dim=1))
         return F.normalize(vectors, dim=1) if self._normalise else vectors
+
+    def _through_mlp(self, pooled: Tensor) -> Tensor:
+        if not (self._recompute and torch.is_grad_enabled()):
+            vectors: Tensor = self.mlp(pooled)
+            return vectors
+        portions = [
+            # The layers draw no random numbers.
+            checkpoint(self.mlp, portion, use_reentrant=False, preserve_rng_state=False)
+            for portion in torch.split(pooled, _PORTION)
+        ]
+        return torch.cat(portions)
 
 
 class SingleRow(nn.Module):

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from models.config import EmbeddingTableSettings, ModelSettings
 from models.jagged import Jagged
@@ -37,28 +36,18 @@ class TwoTower(nn.Module):
         recompute: bool = False,
     ) -> None:
         super().__init__()
-        self._recompute = recompute
         normalise = model.similarity == "cosine"
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.user = Tower(model.user, tables, hashes, model.dim, normalise)
-            self.item = Tower(model.item, tables, hashes, model.dim, normalise)
+            self.user = Tower(model.user, tables, hashes, model.dim, normalise, recompute)
+            self.item = Tower(model.item, tables, hashes, model.dim, normalise, recompute)
 
     def user_vectors(self, rows: Mapping[str, Tensor], codes: Mapping[str, Jagged]) -> Tensor:
         """User vectors `[B, dim]`; arguments as in `Tower.forward`."""
-        return self._vectors(self.user, rows, codes)
+        vectors: Tensor = self.user(rows, codes)
+        return vectors
 
     def item_vectors(self, rows: Mapping[str, Tensor], codes: Mapping[str, Jagged]) -> Tensor:
         """Item vectors `[B, dim]`; arguments as in `Tower.forward`."""
-        return self._vectors(self.item, rows, codes)
-
-    def _vectors(
-        self, tower: Tower, rows: Mapping[str, Tensor], codes: Mapping[str, Jagged]
-    ) -> Tensor:
-        if self._recompute and torch.is_grad_enabled():
-            # Towers draw no random numbers.
-            vectors = checkpoint(tower, rows, codes, use_reentrant=False, preserve_rng_state=False)
-        else:
-            vectors = tower(rows, codes)
-        assert isinstance(vectors, Tensor)
+        vectors: Tensor = self.item(rows, codes)
         return vectors

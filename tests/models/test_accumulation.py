@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from models import towers
 from models.config import TrainJob
 from models.errors import ModelError
 from models.storage import parquet_rows
@@ -139,7 +140,10 @@ def test_accumulation_alone_does_not_enlarge_the_pool(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("logq", ["off", "corrected"])
-def test_recomputed_activations_change_nothing(tmp_path: Path, logq: str) -> None:
+def test_recomputed_activations_change_nothing(
+    tmp_path: Path, logq: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(towers, "_PORTION", 7)
     loss = {"num_negatives": 9, "negatives": "tfidf", "logq": logq}
     kept = _small_job(tmp_path / "a", loss=loss)
     again = _small_job(tmp_path / "b", loss=loss, checkpoint_activations=True)
@@ -150,7 +154,8 @@ def test_recomputed_activations_change_nothing(tmp_path: Path, logq: str) -> Non
             load_file(Path(job.output_dir) / f"{name}.safetensors") for job in (kept, again)
         )
         for key, weight in first.items():
-            assert torch.equal(weight, second[key]), (name, key)
+            # Portions are other sizes of products, whose sums are rounded in another order.
+            torch.testing.assert_close(weight, second[key], rtol=1e-4, atol=2e-5)
 
 
 def test_initial_weights_are_not_what_is_compared(tmp_path: Path) -> None:
