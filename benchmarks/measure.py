@@ -98,6 +98,9 @@ class Contender:
             self._process.wait(timeout=60)
         except subprocess.TimeoutExpired:
             self._process.kill()
+            self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
     def run(self, job: Mapping[str, Any], into: Samples | None = None) -> dict[str, Any]:
         """Does one job.
