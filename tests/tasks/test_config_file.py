@@ -151,3 +151,10 @@ def test_any_model_can_be_read_from_yaml(write):
     from models.config import OptimizerSettings
 
     assert load_yaml(write("learning_rate: 0.5"), OptimizerSettings).learning_rate == 0.5
+
+
+def test_a_loss_of_cosines_needs_cosines(write):
+    path = write(GOOD + "training: {loss: {kind: ccl}}\n")
+    assert load_config(path).training.loss.kind == "ccl"
+    with pytest.raises(ConfigError, match="needs model.similarity: cosine"):
+        load_config(path, ["model.similarity=dot"])
