@@ -156,5 +156,5 @@ def test_any_model_can_be_read_from_yaml(write):
 def test_a_loss_of_cosines_needs_cosines(write):
     path = write(GOOD + "training: {loss: {kind: ccl}}\n")
     assert load_config(path).training.loss.kind == "ccl"
-    with pytest.raises(ConfigError, match="needs model.similarity: cosine"):
+    with pytest.raises(ConfigError, match=r"set model\.similarity: cosine"):
         load_config(path, ["model.similarity=dot"])
