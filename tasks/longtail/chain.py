@@ -119,7 +119,7 @@ class Chain:
                 None if before is None else before.file(FILE),
             )
             vocabulary = next_vocabulary(
-                previous.read(before), summary.candidates, policy, day, summary.units
+                previous.read(before), summary.candidates, policy, day, summary.sums.units
             )
             health = measure(vocabulary, summary)
             vocabulary.write(output)
