@@ -30,6 +30,8 @@ def next_vocabulary(
     policy: VocabularySettings,
     day: date,
     total_units: int | None = None,
+    *,
+    only_changes: bool = False,
 ) -> Vocabulary:
     """The vocabulary of a day.
 
@@ -40,12 +42,14 @@ def next_vocabulary(
         policy: The settings.
         day: Day that the vocabulary is for.
         total_units: Units of all IDs of the window; by default nothing was left out.
+        only_changes: Whether owners that `counts_window` lacks have the count and day of
+            `previous`; otherwise they have left the window.
 
     Raises:
         DataError: The IDs are of another type than those of the previous vocabulary.
     """
     before = _owners_before(previous, counts_window)
-    candidates = _candidates(before, counts_window, policy, day)
+    candidates = _candidates(before, counts_window, policy, day, only_changes)
     if total_units is None:
         total_units = int(counts_window["units"].sum() or 0)
     admitted = _admit(candidates, total_units, policy)
@@ -68,20 +72,26 @@ def _owners_before(previous: Vocabulary | None, window: pl.DataFrame) -> pl.Data
 
 
 def _candidates(
-    before: pl.DataFrame, window: pl.DataFrame, policy: VocabularySettings, day: date
+    before: pl.DataFrame,
+    window: pl.DataFrame,
+    policy: VocabularySettings,
+    day: date,
+    only_changes: bool,
 ) -> pl.DataFrame:
     """IDs that may own a row, with `units`, `row` (null unless owner) and `strength`."""
     needed = 1 if policy.coverage is not None else policy.min_count * UNIT
     at = _places_among(window["id"], before["id"]) if window.height else None
-    owners, owned = before, np.zeros(window.height, dtype=bool)
+    # Exact: without decay a count is a whole number.
+    known = (pl.col("count") * UNIT).cast(pl.Int64) if only_changes else pl.lit(0, pl.Int64)
+    owned = np.zeros(window.height, dtype=bool)
     if at is None:
-        owners = before.with_columns(pl.lit(0, pl.Int64).alias("units"))
+        owners = before.with_columns(known.alias("units"))
     else:
         there = at >= 0
         owned[at[there]] = True
-        found = window.select("units", seen_now="last_seen")[np.maximum(at, 0)]
+        found = window.select(units_now="units", seen_now="last_seen")[np.maximum(at, 0)]
         owners = before.hstack(found).with_columns(
-            pl.col("units") * pl.Series(there),
+            pl.when(pl.Series(there)).then("units_now").otherwise(known).alias("units"),
             pl.when(pl.Series(there))
             .then(pl.max_horizontal("last_seen", "seen_now"))
             .otherwise("last_seen")

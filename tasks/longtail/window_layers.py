@@ -98,7 +98,10 @@ def covered(below: Layer, above: Layer) -> Layer:
     """Both layers in one; where both have an ID, what lies above counts."""
     if not below.places.size or not above.places.size:
         return above if not below.places.size else below
-    at, known = found_in(below, above.places)
+    return _covered_at(below, above, *found_in(below, above.places))
+
+
+def _covered_at(below: Layer, above: Layer, at: Vector, known: npt.NDArray[np.bool_]) -> Layer:
     fresh = np.flatnonzero(~known)
     # Where the old and the new rows go is worked out once for all columns.
     is_new = np.zeros(below.places.size + fresh.size, dtype=bool)
@@ -149,28 +152,33 @@ class Layers:
         """Where each stretch begins in ascending places of the part, `[SLICES + 1]`."""
         return stretch_bounds(places, self.part, self.parts)
 
-    def changed(self, changes: Layer) -> tuple[Layers, Vector, Vector]:
+    def changed(self, changes: Layer) -> tuple[Layers, Layer, Vector]:
         """Adds changes.
 
         Args:
             changes: Units that are added (or taken away), and days.
 
         Returns:
-            The part with the changes in its small layer, and the units of each changed ID before
-            and after.
+            The part with the changes in its small layer, the changed IDs as they are now (0 units
+            for those that have left), and the units of each before.
         """
         old = np.zeros(changes.places.size, dtype=np.int64)
         seen = changes.seen.copy()
-        bounds = self.bounds(changes.places)
+        at, known = found_in(self.top, changes.places)
+        _take(self.top, at, known, np.flatnonzero(known), old, seen)
+        # Only what the small layer does not know is looked up in the large one.
+        others = np.flatnonzero(~known)
+        places = changes.places[others]
+        bounds = self.bounds(places)
         for number, stretch in enumerate(self.stretches):
             rows = slice(bounds[number], bounds[number + 1])
-            _look_up(stretch, changes.places[rows], old[rows], seen[rows])
-        _look_up(self.top, changes.places, old, seen)
+            where, met = found_in(stretch, places[rows])
+            _take(stretch, where, met, others[rows][met], old, seen)
         # Who had left before is as good as never seen.
         seen = np.where(old > 0, np.maximum(seen, changes.seen), changes.seen)
-        new = old + changes.units
-        top = covered(self.top, Layer(changes.places, new, seen))
-        return Layers(self.stretches, top, self.part, self.parts), old, new
+        now = Layer(changes.places, old + changes.units, seen)
+        top = _covered_at(self.top, now, at, known) if self.top.places.size else now
+        return Layers(self.stretches, top, self.part, self.parts), now, old
 
     def folded(self, number: int) -> Layers:
         """The part with one stretch of the small layer folded into the large one."""
@@ -210,14 +218,15 @@ def layers_of(window: Layer, part: int, parts: int) -> Layers:
     return Layers(stretches, empty_layer(), part, parts)
 
 
-def _look_up(
+def _take(
     layer: Layer,
-    places: npt.NDArray[np.uint64],
+    at: Vector,
+    known: npt.NDArray[np.bool_],
+    to: Vector,
     units: Vector,
     seen: npt.NDArray[np.int32],
 ) -> None:
-    """Puts a layer's units and days into vectors where it knows the place."""
-    at, known = found_in(layer, places)
+    """Puts what was found in a layer into vectors, at the rows `to`."""
     rows = at[known]
-    units[known] = layer.units[rows]
-    seen[known] = layer.seen[rows]
+    units[to] = layer.units[rows]
+    seen[to] = layer.seen[rows]

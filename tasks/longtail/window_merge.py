@@ -50,11 +50,14 @@ class WindowSummary:
         sums: Sums over all IDs.
         eligible: Histogram of the IDs seen recently enough to own a row; of all IDs where nobody
             asked.
+        only_changes: Whether the candidates are only those whose units changed since yesterday
+            and were, or are, enough for a row; all others have what the vocabulary before says.
     """
 
     candidates: pl.DataFrame
     sums: Sums
     eligible: Histogram
+    only_changes: bool = False
 
 
 class _Absent(Exception):
@@ -90,7 +93,7 @@ class WindowMerge:
             today: Day of the vocabulary that is made from it.
             days: The window's counts; all lie before `today`.
             yesterday: Day and counts of the window before, which is carried on when it is kept.
-            owners: Lake path of the vocabulary before.
+            owners: Lake path of the vocabulary before, made by the same settings.
 
         Raises:
             DataError: Days hold IDs of different types.
@@ -102,7 +105,11 @@ class WindowMerge:
         if self._policy.coverage is None and self._policy.kept_from > 0:
             # Whoever falls below `keep_count` leaves anyway.
             least = int(np.ceil(self._policy.kept_from * UNIT))
-            return self._run(today, [replace(task, least_units=least) for task in tasks], days)
+            # Integers that did not change are known from the vocabulary before.
+            only = carried is not None and id_type != TEXT
+            only = only and self._policy.max_rows is None
+            wanted = [replace(task, least_units=least, only_changes=only) for task in tasks]
+            return replace(self._run(today, wanted, days), only_changes=only)
         if self._policy.coverage is None:
             least = self._policy.min_count * UNIT
             wanted = [replace(task, least_units=least, owners=owners) for task in tasks]
@@ -137,6 +144,7 @@ class WindowMerge:
                 turn=0 if carried is None else carried.turn,
                 owners=None,
                 least_units=_NOBODY,
+                only_changes=False,
                 by_age=False,
             )
             for part in range(parts)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
@@ -19,7 +20,7 @@ from tasks.longtail import window_layers
 from tasks.longtail.columns import from_arrow, scan
 from tasks.longtail.id_hash import partition_of
 from tasks.longtail.window import WeightedDay, add_up, carry_text, combine, empty_window, is_recent
-from tasks.longtail.window_layers import SLICES, Layers, from_frame, layers_of
+from tasks.longtail.window_layers import SLICES, Layers, empty_layer, from_frame, layers_of
 from tasks.longtail.window_sums import Histogram, Sums, histogram_of, sums_from_arrow, sums_of
 
 TEXT = str(pl.String())
@@ -84,6 +85,9 @@ class PartTask:
     """Lake path of yesterday's vocabulary, when its owners are wanted whatever their count."""
     least_units: int
     """IDs with so many units are given back."""
+    only_changes: bool
+    """Whether of those only the IDs are wanted that have, or had before, so many units and
+    changed them; for integers whose window is carried on."""
     by_age: bool
     """Whether the units of the IDs seen recently enough are wanted apart."""
 
@@ -93,7 +97,7 @@ class PartResult:
     """What is known of a part."""
 
     candidates: pa.Table
-    """`id`, `units`, `last_seen` of the IDs that may own a row."""
+    """`id`, `units`, `last_seen` of the IDs that were asked for."""
     sums: Sums
     eligible: Histogram
     """Of the IDs seen recently enough to own a row; of all IDs unless it was asked for."""
@@ -128,13 +132,15 @@ def _merge_integers(lake: Lake, task: PartTask, changed: Sequence[pl.DataFrame])
         merged = combine(changed) if changed else empty_window(dtype)
         sums = sums_of(merged["id"], merged["units"].to_numpy(), task.policy)
         layers = layers_of(from_frame(merged), task.part, task.parts)
-        written = range(SLICES)
+        written, moved = range(SLICES), empty_layer()
     else:
         layers, sums = _read_layers(lake, task, task.before), _read_sums(lake, task.before)
+        moved = empty_layer()
         if changed:
             changes = add_up(changed)
-            layers, old, new = layers.changed(from_frame(changes))
-            sums = sums.moved(changes["id"], old, new, task.policy)
+            layers, now, old = layers.changed(from_frame(changes))
+            sums = sums.moved(changes["id"], old, now.units, task.policy)
+            moved = now[np.maximum(old, now.units) >= task.least_units]
         if task.state is not None:
             layers = layers.folded(task.turn)
         written = range(task.turn, task.turn + 1)
@@ -143,6 +149,8 @@ def _merge_integers(lake: Lake, task: PartTask, changed: Sequence[pl.DataFrame])
             _write_ipc(lake, task.state.stretches[number], layers.stretches[number].to_arrow())
         _write_ipc(lake, task.state.top, layers.top.to_arrow())
         _write_ipc(lake, task.state.sums, sums.to_arrow())
+    if task.only_changes:
+        return PartResult(_plain(moved.to_frame(dtype)), sums, sums.histogram)
     if task.owners is None and not task.by_age:
         found = layers.at_least(task.least_units).to_frame(dtype)
         return PartResult(_plain(found), sums, sums.histogram)

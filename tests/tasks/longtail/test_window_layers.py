@@ -60,10 +60,12 @@ def test_days_that_enter_and_leave_one_by_one_are_the_window_summed_anew(parts, 
         was, now = summed(days, today - 1), summed(days, today)
         for n in range(parts):
             change = part_of(changes, n, parts)
-            added, old, new = everything[n].changed(change)
+            added, changed, old = everything[n].changed(change)
             ids = integers_at(change.places).tolist()
+            assert changed.places.tolist() == change.places.tolist()
+            for key, units, seen in zip(ids, changed.units, changed.seen, strict=True):
+                assert (units, seen if units else 0) == now.get(key, (0, 0))
             assert old.tolist() == [was.get(key, (0, 0))[0] for key in ids]
-            assert new.tolist() == [now.get(key, (0, 0))[0] for key in ids]
             folded = added.folded(today % SLICES)
             for least in (1, 3):
                 expected = {key: row for key, row in now.items() if row[0] >= least}

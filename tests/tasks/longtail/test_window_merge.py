@@ -102,6 +102,8 @@ def test_parts_and_kept_windows_change_nothing(tmp_path, monkeypatch, name, ids)
     assert {task.parts for task in merges} >= {2, 4}
     carried = [task for task in merges if task.before and "window/user" in task.before.top]
     assert bool(carried) == ("decay" not in POLICIES[name])
+    only = any(task.only_changes for task in carried)
+    assert only == (ids is large and name in ("plain", "one_bucket", "ttl"))
     kept = [day.name for day in (tmp_path / "parts").glob("window/user/*")]
     # Days point to what the days before them wrote.
     expected = [f"dt={day_of(n)}" for n in range(2, DAYS + 2)]
