@@ -11,10 +11,12 @@ from __future__ import annotations
 from datetime import date
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from tasks.config import VocabularySettings
 from tasks.errors import DataError
+from tasks.longtail.id_hash import integers_of, place_integers
 from tasks.longtail.vocabulary_table import Changes, Vocabulary, empty_table
 from tasks.longtail.window import UNIT, is_recent
 
@@ -28,6 +30,8 @@ def next_vocabulary(
     policy: VocabularySettings,
     day: date,
     total_units: int | None = None,
+    *,
+    only_changes: bool = False,
 ) -> Vocabulary:
     """The vocabulary of a day.
 
@@ -38,12 +42,14 @@ def next_vocabulary(
         policy: The settings.
         day: Day that the vocabulary is for.
         total_units: Units of all IDs of the window; by default nothing was left out.
+        only_changes: Whether owners that `counts_window` lacks have the count and day of
+            `previous`; otherwise they have left the window.
 
     Raises:
         DataError: The IDs are of another type than those of the previous vocabulary.
     """
     before = _owners_before(previous, counts_window)
-    candidates = _candidates(before, counts_window, policy, day)
+    candidates = _candidates(before, counts_window, policy, day, only_changes)
     if total_units is None:
         total_units = int(counts_window["units"].sum() or 0)
     admitted = _admit(candidates, total_units, policy)
@@ -66,28 +72,35 @@ def _owners_before(previous: Vocabulary | None, window: pl.DataFrame) -> pl.Data
 
 
 def _candidates(
-    before: pl.DataFrame, window: pl.DataFrame, policy: VocabularySettings, day: date
+    before: pl.DataFrame,
+    window: pl.DataFrame,
+    policy: VocabularySettings,
+    day: date,
+    only_changes: bool,
 ) -> pl.DataFrame:
     """IDs that may own a row, with `units`, `row` (null unless owner) and `strength`."""
     needed = 1 if policy.coverage is not None else policy.min_count * UNIT
-    owners = before.select("id", "row", "since", seen_before="last_seen").join(
-        window.cast({"id": before.schema["id"]}) if window.is_empty() else window,
-        on="id",
-        how="left",
-    )
-    owners = owners.select(
-        "id",
-        pl.col("units").fill_null(0),
-        pl.max_horizontal("last_seen", "seen_before").alias("last_seen"),
-        "row",
-        "since",
-    )
+    at = _places_among(window["id"], before["id"]) if window.height else None
+    # Exact: without decay a count is a whole number.
+    known = (pl.col("count") * UNIT).cast(pl.Int64) if only_changes else pl.lit(0, pl.Int64)
+    owned = np.zeros(window.height, dtype=bool)
+    if at is None:
+        owners = before.with_columns(known.alias("units"))
+    else:
+        there = at >= 0
+        owned[at[there]] = True
+        found = window.select(units_now="units", seen_now="last_seen")[np.maximum(at, 0)]
+        owners = before.hstack(found).with_columns(
+            pl.when(pl.Series(there)).then("units_now").otherwise(known).alias("units"),
+            pl.when(pl.Series(there))
+            .then(pl.max_horizontal("last_seen", "seen_now"))
+            .otherwise("last_seen")
+            .alias("last_seen"),
+        )
     floor = 0.0 if policy.coverage is not None else policy.kept_from * UNIT
+    owners = owners.select("id", "units", "last_seen", "row", "since")
     owners = owners.filter(pl.col("units") >= floor)
-    others = window.filter(pl.col("units") >= needed)
-    if not before.is_empty():
-        others = others.join(before, on="id", how="anti")
-    others = others.select(
+    others = window.filter((pl.col("units") >= needed) & pl.Series(~owned)).select(
         pl.col("id").cast(before.schema["id"]),
         "units",
         "last_seen",
@@ -104,6 +117,34 @@ def _candidates(
     if policy.ttl_days is not None:
         both = both.filter(is_recent(policy, day))
     return both
+
+
+def _places_among(ids: pl.Series, wanted: pl.Series) -> npt.NDArray[np.int64]:
+    """Where each of some IDs is among others, -1 where it is not, int64 `[M]`.
+
+    Args:
+        ids: Different IDs, `[N]`; integers are found fastest when they are ordered by place.
+        wanted: Different IDs, `[M]`.
+    """
+    if not ids.dtype.is_integer():
+        known = ids.to_frame("id").with_row_index("at")
+        joined = wanted.to_frame("id").join(known, on="id", how="left", maintain_order="left")
+        return joined["at"].cast(pl.Int64).fill_null(-1).to_numpy()
+    # A join of random integers waits for the memory at every row; sorted ones are met in passing.
+    places, asked = place_integers(integers_of(ids)), place_integers(integers_of(wanted))
+    order = None
+    if (places[1:] < places[:-1]).any():
+        order = np.argsort(places)
+        places = places[order]
+    turn = np.argsort(asked)
+    asked = asked[turn]
+    met = np.searchsorted(places, asked)
+    hit = places.take(met, mode="clip") == asked
+    if order is not None:
+        met = order.take(met, mode="clip")
+    found = np.empty(asked.size, dtype=np.int64)
+    found[turn] = np.where(hit, met, -1)
+    return found
 
 
 def _admit(candidates: pl.DataFrame, total: int, policy: VocabularySettings) -> pl.DataFrame:
@@ -131,17 +172,11 @@ def _place(
     if rows.size and rows[-1] > np.iinfo(np.int32).max:
         raise DataError("more rows than an embedding table can have", fix="set max_rows")
     come = come.with_columns(pl.Series("row", rows, dtype=pl.Int32), pl.lit(day).alias("since"))
-    table = (
-        pl.concat([stay, come])
-        .sort("row")
-        .select(
-            "id",
-            "row",
-            (pl.col("units") / UNIT).alias("count"),
-            "last_seen",
-            "since",
-        )
+    table = pl.concat([stay, come]).select(
+        "id", "row", (pl.col("units") / UNIT).alias("count"), "last_seen", "since"
     )
+    if not (np.diff(table["row"].to_numpy()) > 0).all():
+        table = table.sort("row")
     changes = Changes(
         kept=stay.height,
         promoted=come.height,

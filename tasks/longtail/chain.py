@@ -119,7 +119,12 @@ class Chain:
                 None if before is None else before.file(FILE),
             )
             vocabulary = next_vocabulary(
-                previous.read(before), summary.candidates, policy, day, summary.units
+                previous.read(before),
+                summary.candidates,
+                policy,
+                day,
+                summary.sums.units,
+                only_changes=summary.only_changes,
             )
             health = measure(vocabulary, summary)
             vocabulary.write(output)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from tasks.longtail.bucket_load import load_of
 from tasks.longtail.vocabulary_table import Vocabulary
@@ -39,17 +40,21 @@ class Health:
 
 def measure(vocabulary: Vocabulary, window: WindowSummary) -> Health:
     """Measures a vocabulary against the window it was made from."""
-    own = window.candidates.join(vocabulary.table.select("id"), on="id", how="semi")
-    total, covered = window.units, int(own["units"].sum() or 0)
-    full = window.ids + 1
-    load_ids, load_units = load_of(own, vocabulary.policy)
-    load_ids, load_units = window.load_ids - load_ids, window.load_units - load_units
+    # An owner may have left the window.
+    own = vocabulary.table.filter(pl.col("count") > 0).select(
+        "id", (pl.col("count") * UNIT).cast(pl.Int64).alias("units")
+    )
+    sums = window.sums
+    total, covered = sums.units, int(own["units"].sum() or 0)
+    full = sums.ids + 1
+    own_ids, own_units = load_of(own, vocabulary.policy)
+    load_ids, load_units = sums.load[0] - own_ids, sums.load[1] - own_units
     changes = vocabulary.changes
     facts = {
-        "ids": window.ids,
+        "ids": sums.ids,
         "ids_with_row": own.height,
         "owners": vocabulary.table.height,
-        "ids_in_tail": window.ids - own.height,
+        "ids_in_tail": sums.ids - own.height,
         "events": round(total / UNIT, 3),
         "covered_share": round(covered / total, 6) if total else None,
         "rows": vocabulary.rows,
@@ -64,9 +69,9 @@ def measure(vocabulary: Vocabulary, window: WindowSummary) -> Health:
         "bucket_ids": _spread(load_ids),
         "bucket_events": _spread(load_units / UNIT),
     }
-    ranks = np.unique(np.geomspace(1, max(window.ids, 1), _POINTS).round().astype(np.int64))
-    ranks = ranks[: window.ids]
-    values, numbers = window.histogram
+    ranks = np.unique(np.geomspace(1, max(sums.ids, 1), _POINTS).round().astype(np.int64))
+    ranks = ranks[: sums.ids]
+    values, numbers = sums.histogram
     last_ranks = np.cumsum(numbers[::-1])
     counts = values[::-1][np.searchsorted(last_ranks, ranks)] / UNIT
     return Health(

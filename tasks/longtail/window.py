@@ -53,8 +53,11 @@ def empty_window(dtype: pl.DataType | None = None) -> pl.DataFrame:
     )
 
 
-def check_types(lake: Lake, days: Sequence[WeightedDay]) -> None:
+def check_types(lake: Lake, days: Sequence[WeightedDay]) -> str:
     """Checks that all days hold IDs of one type; a day without any ID fits every other one.
+
+    Returns:
+        The Polars type; text when no day holds any ID.
 
     Raises:
         DataError: They do not.
@@ -68,6 +71,7 @@ def check_types(lake: Lake, days: Sequence[WeightedDay]) -> None:
             where=f"{lake.url}/{days[0].counts.path}",
             fix="deliver all days with one type",
         )
+    return next(iter(types), str(pl.String()))
 
 
 def combine(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
@@ -114,74 +118,31 @@ def _frame(
     )
 
 
-def carry(
+def carry_text(
     before: pl.DataFrame, changes: pl.DataFrame
-) -> tuple[pl.DataFrame, npt.NDArray[np.int64]]:
-    """Adds changes to a window: what `combine` gives, in time for the changes and one copy.
+) -> tuple[pl.DataFrame, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Adds changes to a window of text, without sorting or hashing all of it anew.
 
     Args:
-        before: What `combine` or `carry` made, not empty.
-        changes: What `add_up` made, not empty.
+        before: What `combine` or `carry_text` made.
+        changes: What `add_up` made.
 
     Returns:
-        The sum, and for each change whether its ID is new in the window (1), has left it (-1) or
-        neither (0).
+        What `combine` gives, in another order; the units of each changed ID before and after.
     """
-    if not before.schema["id"].is_integer():
-        return _carry_text(before, changes)
-    ids, added = integers_of(before["id"]), integers_of(changes["id"])
-    places, wanted = place_integers(ids), place_integers(added)
-    at = np.searchsorted(places, wanted)
-    known = places[np.minimum(at, places.size - 1)] == wanted
-    more = changes["units"].to_numpy()
-    then = changes["last_seen"].to_physical().to_numpy()
-    units = before["units"].to_numpy().copy()
-    seen = before["last_seen"].to_physical().to_numpy().copy()
-    touched = at[known]
-    units[touched] += more[known]
-    seen[touched] = np.maximum(seen[touched], then[known])
-    born = np.where(known, 0, more != 0)
-    born[known] = -(units[touched] == 0).astype(np.int64)
-    gone, fresh = at[born < 0], np.flatnonzero(born > 0)
-    columns = [(ids, added[fresh]), (units, more[fresh]), (seen, then[fresh])]
-    if gone.size:
-        columns = [(np.delete(column, gone), new) for column, new in columns]
-    # Where each column's old and new values go is worked out once.
-    is_new = np.zeros(columns[0][0].size + fresh.size, dtype=bool)
-    is_new[at[fresh] - np.searchsorted(gone, at[fresh]) + np.arange(fresh.size)] = True
-    new_places, old_places = np.flatnonzero(is_new), np.flatnonzero(~is_new)
-    merged = []
-    for column, new in columns:
-        values = np.empty(is_new.size, dtype=column.dtype)
-        values[old_places], values[new_places] = column, new
-        merged.append(values)
-    return _frame(merged[0], merged[1], merged[2], before.schema["id"]), born
-
-
-def _carry_text(
-    before: pl.DataFrame, changes: pl.DataFrame
-) -> tuple[pl.DataFrame, npt.NDArray[np.int64]]:
     added = changes.rename({"units": "more", "last_seen": "then"})
     joined = before.join(added, on="id", how="left", maintain_order="left")
-    joined = joined.select(
+    met = joined.filter(pl.col("more").is_not_null()).select("id", was="units")
+    known = changes.join(met, on="id", how="left", maintain_order="left")["was"]
+    old = known.fill_null(0).to_numpy()
+    new = old + changes["units"].to_numpy()
+    stay = joined.select(
         "id",
         pl.col("units") + pl.col("more").fill_null(0),
         pl.max_horizontal("last_seen", "then").alias("last_seen"),
-        met=pl.col("more").is_not_null(),
     )
-    met = joined.filter("met").select("id", now=pl.col("units") != 0)
-    born = (
-        changes.join(met, on="id", how="left", maintain_order="left")
-        .select(
-            pl.when(pl.col("now").is_null())
-            .then((pl.col("units") != 0).cast(pl.Int64))
-            .otherwise(pl.col("now").cast(pl.Int64) - 1)
-        )
-        .to_series()
-        .to_numpy()
-    )
-    stay = joined.filter(pl.col("units") != 0).drop("met")
-    return pl.concat([stay, changes.filter(pl.Series(born > 0))]), born
+    fresh = changes.filter(known.is_null() & pl.Series(new != 0))
+    return pl.concat([stay.filter(pl.col("units") != 0), fresh]), old, new
 
 
 def is_recent(policy: VocabularySettings, today: date) -> pl.Expr:

@@ -1,14 +1,15 @@
 """A table's window over all its parts: on the workers, carried on from day to day.
 
 Merging thirty days anew each day would cost thirty times the day. Without decay, today's window
-is yesterday's plus the day that entered minus the day that left, to the last bit; so each window
-is kept for one day (`window/<table>/`, a cache that is rebuilt from the counts when it is gone).
+is yesterday's plus the day that entered minus the day that left, to the last bit; so windows are
+kept (`window/<table>/`, a cache that is rebuilt from the counts when it is gone). What is kept
+of a day holds its changes and points to what earlier days wrote (`window_layers`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from typing import Any
 
@@ -17,24 +18,27 @@ import polars as pl
 
 from tasks.config import VocabularySettings
 from tasks.lake import Lake, Output, Published, partition_name
-from tasks.longtail.bucket_load import Vector
 from tasks.longtail.cluster import Runner
 from tasks.longtail.columns import from_arrow
 from tasks.longtail.id_hash import parts_for
 from tasks.longtail.window import UNIT, WeightedDay, check_types, empty_window
+from tasks.longtail.window_layers import SLICES
 from tasks.longtail.window_parts import (
-    Histogram,
+    TEXT,
+    KeptPart,
     PartResult,
     PartTask,
     files_of_part,
+    kept_part,
     merge_window_part,
 )
+from tasks.longtail.window_sums import Histogram, Sums, add_histograms
 
 ROWS_PER_PART = 1 << 22
 """Rows of daily counts for each part of a window; a task holds one part in memory."""
 ROWS_TO_KEEP = 1 << 20
 """Rows of daily counts from which on a window is kept for the next day."""
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -43,21 +47,17 @@ class WindowSummary:
 
     Attributes:
         candidates: `id`, `units`, `last_seen` of every ID that may own a row.
-        ids: Different IDs.
-        units: Sum of all units.
-        histogram: Units and how many IDs have them, ascending.
-        eligible: The same of the IDs seen recently enough to own a row.
-        load_ids: IDs in each tail bucket if no ID owned a row, `[B]`.
-        load_units: Units in each tail bucket if no ID owned a row, `[B]`.
+        sums: Sums over all IDs.
+        eligible: Histogram of the IDs seen recently enough to own a row; of all IDs where nobody
+            asked.
+        only_changes: Whether the candidates are only those whose units changed since yesterday
+            and were, or are, enough for a row; all others have what the vocabulary before says.
     """
 
     candidates: pl.DataFrame
-    ids: int
-    units: int
-    histogram: Histogram
+    sums: Sums
     eligible: Histogram
-    load_ids: Vector
-    load_units: Vector
+    only_changes: bool = False
 
 
 class _Absent(Exception):
@@ -93,27 +93,33 @@ class WindowMerge:
             today: Day of the vocabulary that is made from it.
             days: The window's counts; all lie before `today`.
             yesterday: Day and counts of the window before, which is carried on when it is kept.
-            owners: Lake path of the vocabulary before.
+            owners: Lake path of the vocabulary before, made by the same settings.
 
         Raises:
             DataError: Days hold IDs of different types.
         """
-        check_types(self._lake, days)
+        id_type = check_types(self._lake, days)
         parts = _parts(days)
-        tasks = self._tasks(days, parts, today, self._carried(days, parts, yesterday))
+        carried = self._carried(days, parts, yesterday, id_type)
+        tasks = self._tasks(days, parts, today, carried, id_type)
         if self._policy.coverage is None and self._policy.kept_from > 0:
             # Whoever falls below `keep_count` leaves anyway.
             least = int(np.ceil(self._policy.kept_from * UNIT))
-            return self._run(today, [replace(task, least_units=least) for task in tasks], days)
+            # Integers that did not change are known from the vocabulary before.
+            only = carried is not None and id_type != TEXT
+            only = only and self._policy.max_rows is None
+            wanted = [replace(task, least_units=least, only_changes=only) for task in tasks]
+            return replace(self._run(today, wanted, days), only_changes=only)
         if self._policy.coverage is None:
             least = self._policy.min_count * UNIT
             wanted = [replace(task, least_units=least, owners=owners) for task in tasks]
             return self._run(today, wanted, days)
-        everywhere = self._run(today, tasks, days)
-        least = _covering(everywhere.eligible, self._policy.coverage * everywhere.units)
+        by_age = self._policy.ttl_days is not None
+        everywhere = self._run(today, [replace(task, by_age=by_age) for task in tasks], days)
+        least = _covering(everywhere.eligible, self._policy.coverage * everywhere.sums.units)
         merged = self._find(today, days, parts)
         done = None if merged is None else _Carried(merged, [])
-        again = self._tasks(days, parts, today, done)
+        again = self._tasks(days, parts, today, done, id_type)
         return self._map(today, [replace(task, least_units=least, owners=owners) for task in again])
 
     def _tasks(
@@ -122,19 +128,24 @@ class WindowMerge:
         parts: int,
         today: date,
         carried: _Carried | None,
+        id_type: str,
     ) -> list[PartTask]:
         return [
             PartTask(
                 url=self._lake.url,
                 part=part,
                 parts=parts,
+                id_type=id_type,
                 files=files_of_part(days if carried is None else carried.changes, part, parts),
                 policy=self._policy,
                 today=today,
-                before=None if carried is None else carried.window.file(_state(part)),
+                before=None if carried is None else carried.kept[part],
                 state=None,
+                turn=0 if carried is None else carried.turn,
                 owners=None,
                 least_units=_NOBODY,
+                only_changes=False,
+                by_age=False,
             )
             for part in range(parts)
         ]
@@ -148,8 +159,14 @@ class WindowMerge:
         found: list[WindowSummary] = []
 
         def write(output: Output) -> None:
-            kept = [replace(task, state=output.uri(_state(task.part))) for task in tasks]
+            states = [_left_in(output.uri(), task) for task in tasks]
+            kept = [replace(task, state=state) for task, state in zip(tasks, states, strict=True)]
             found.append(self._map(today, kept))
+            output.meta.update(
+                kept=[asdict(state) for state in states],
+                turn=tasks[0].turn + (tasks[0].before is not None),
+                id_type=tasks[0].id_type,
+            )
 
         identity = self._identity(days, len(tasks))
         self._lake.build(self._dataset, today, write, **identity)
@@ -181,13 +198,14 @@ class WindowMerge:
         days: Sequence[WeightedDay],
         parts: int,
         yesterday: tuple[date, Sequence[WeightedDay]] | None,
+        id_type: str,
     ) -> _Carried | None:
         """What turns the window before into this one, if that is kept."""
         if yesterday is None or self._policy.decay != 1.0:
             return None
         day, before = yesterday
         window = self._find(day, before, parts)
-        if window is None:
+        if window is None or window.manifest.meta["id_type"] != id_type:
             return None
         known = {old.day for old in before}
         wanted = {new.day for new in days}
@@ -196,19 +214,27 @@ class WindowMerge:
         return _Carried(window, [*entered, *left])
 
     def _find(self, day: date, days: Sequence[WeightedDay], parts: int) -> Published | None:
+        """A window that is kept, and all that it points to."""
+
         def absent(_: Output) -> None:
             raise _Absent
 
         try:
-            return self._lake.build(self._dataset, day, absent, **self._identity(days, parts))
+            found = self._lake.build(self._dataset, day, absent, **self._identity(days, parts))
         except _Absent:
             return None
+        folders = {path.rsplit("/", 1)[0] for kept in _kept_parts(found) for path in kept.stretches}
+        return found if all(self._lake.exists(folder) for folder in folders) else None
 
     def _forget(self, before: date) -> None:
-        """Removes windows that nobody carries on; the newest one may be made again tomorrow."""
+        """Removes windows that nobody carries on.
+
+        The newest one may be made again tomorrow, and both it and today's point to the stretches
+        that were written in the `SLICES` days before them.
+        """
         folders = self._lake.list_folders(self._dataset)
         older = [name for name in folders if name < partition_name(before)]
-        for name in older[:-1]:
+        for name in older[: -SLICES - 1]:
             self._lake.delete(f"{self._dataset}/{name}")
 
 
@@ -217,13 +243,31 @@ class _Carried:
     window: Published
     changes: Sequence[WeightedDay]
 
+    @property
+    def kept(self) -> list[KeptPart]:
+        """Where each part is."""
+        return _kept_parts(self.window)
+
+    @property
+    def turn(self) -> int:
+        """The stretch that is folded next."""
+        return int(self.window.manifest.meta["turn"]) % SLICES
+
+
+def _kept_parts(window: Published) -> list[KeptPart]:
+    found = window.manifest.meta["kept"]
+    return [KeptPart(kept["sums"], kept["top"], tuple(kept["stretches"])) for kept in found]
+
+
+def _left_in(folder: str, task: PartTask) -> KeptPart:
+    """Where a task leaves its part."""
+    if task.before is not None:
+        return task.before.later(folder, task.part, task.turn)
+    return kept_part(folder, task.part, layered=task.id_type != TEXT)
+
 
 _NOBODY = 1 << 62
 """More units than any ID can have."""
-
-
-def _state(part: int) -> str:
-    return f"part-{part:05d}.arrow"
 
 
 def _rows(days: Sequence[WeightedDay]) -> int:
@@ -237,25 +281,21 @@ def _parts(days: Sequence[WeightedDay]) -> int:
 def _summary(results: Sequence[PartResult]) -> WindowSummary:
     frames = [from_arrow(result.candidates) for result in results]
     # A part without any ID does not know their type.
-    typed = [frame for frame, result in zip(frames, results, strict=True) if result.ids]
+    typed = [frame for frame, result in zip(frames, results, strict=True) if result.sums.ids]
+    sums = [result.sums for result in results]
     return WindowSummary(
         candidates=pl.concat(typed) if typed else empty_window(),
-        ids=sum(result.ids for result in results),
-        units=sum(result.units for result in results),
-        histogram=_added([result.histogram for result in results]),
-        eligible=_added([result.eligible for result in results]),
-        load_ids=np.sum([result.load_ids for result in results], axis=0),
-        load_units=np.sum([result.load_units for result in results], axis=0),
+        sums=Sums(
+            ids=sum(part.ids for part in sums),
+            units=sum(part.units for part in sums),
+            histogram=add_histograms([part.histogram for part in sums]),
+            load=(
+                np.sum([part.load[0] for part in sums], axis=0),
+                np.sum([part.load[1] for part in sums], axis=0),
+            ),
+        ),
+        eligible=add_histograms([result.eligible for result in results]),
     )
-
-
-def _added(histograms: Sequence[Histogram]) -> Histogram:
-    values, where = np.unique(
-        np.concatenate([values for values, _ in histograms]), return_inverse=True
-    )
-    numbers = np.zeros(values.size, dtype=np.int64)
-    np.add.at(numbers, where, np.concatenate([numbers for _, numbers in histograms]))
-    return values, numbers
 
 
 def _covering(histogram: Histogram, share: float) -> int:

@@ -16,26 +16,14 @@ import pyarrow as pa
 
 from tasks.config import VocabularySettings
 from tasks.lake import Lake
-from tasks.longtail.bucket_load import Load, Vector, bucket_load, load_of
+from tasks.longtail import window_layers
 from tasks.longtail.columns import from_arrow, scan
 from tasks.longtail.id_hash import partition_of
-from tasks.longtail.window import (
-    UNIT,
-    WeightedDay,
-    add_up,
-    carry,
-    combine,
-    empty_window,
-    is_recent,
-)
+from tasks.longtail.window import WeightedDay, add_up, carry_text, combine, empty_window, is_recent
+from tasks.longtail.window_layers import SLICES, Layers, empty_layer, from_frame, layers_of
+from tasks.longtail.window_sums import Histogram, Sums, histogram_of, sums_from_arrow, sums_of
 
-Histogram = tuple[Vector, Vector]
-"""Different units, ascending, and the number of IDs that have each."""
-
-_FINE_HISTOGRAM = 1 << 16
-"""Distinct units up to which a part's histogram is exact."""
-_COARSE_BITS = 12
-"""Leading bits that a coarser histogram keeps."""
+TEXT = str(pl.String())
 
 
 @dataclass(frozen=True)
@@ -50,23 +38,58 @@ class CountFile:
 
 
 @dataclass(frozen=True)
+class KeptPart:
+    """Where a part of a window was left, in lake paths."""
+
+    sums: str
+    """Its sums."""
+    top: str
+    """The small layer of integers; all rows of text."""
+    stretches: tuple[str, ...]
+    """The large layer of integers, `SLICES` files; none of text."""
+
+    def later(self, folder: str, part: int, turn: int) -> KeptPart:
+        """Where the part is left a day later, with one stretch folded."""
+        new = kept_part(folder, part, bool(self.stretches))
+        old = self.stretches
+        stretches = [new.stretches[n] if n == turn else path for n, path in enumerate(old)]
+        return KeptPart(new.sums, new.top, tuple(stretches))
+
+
+def kept_part(folder: str, part: int, layered: bool) -> KeptPart:
+    """Where a part is left when all of it is written."""
+    name = f"{folder}/part-{part:05d}"
+    stretches = tuple(f"{name}-stretch-{number}.arrow" for number in range(SLICES))
+    return KeptPart(f"{name}-sums.arrow", f"{name}.arrow", stretches if layered else ())
+
+
+@dataclass(frozen=True)
 class PartTask:
     """Merging of one part of a window."""
 
     url: str
     part: int
     parts: int
+    id_type: str
+    """Polars type of the IDs."""
     files: tuple[CountFile, ...]
     policy: VocabularySettings
     today: date
-    before: str | None
-    """State of the window that is carried on, a lake path; None to merge all days."""
-    state: str | None
+    before: KeptPart | None
+    """The window that is carried on; None to merge all days."""
+    state: KeptPart | None
     """Where the merged part is left for tomorrow."""
+    turn: int
+    """Stretch of the large layer that is folded when a window is carried on."""
     owners: str | None
     """Lake path of yesterday's vocabulary, when its owners are wanted whatever their count."""
     least_units: int
     """IDs with so many units are given back."""
+    only_changes: bool
+    """Whether of those only the IDs are wanted that have, or had before, so many units and
+    changed them; for integers whose window is carried on."""
+    by_age: bool
+    """Whether the units of the IDs seen recently enough are wanted apart."""
 
 
 @dataclass(frozen=True)
@@ -74,22 +97,10 @@ class PartResult:
     """What is known of a part."""
 
     candidates: pa.Table
-    """`id`, `units`, `last_seen` of the IDs that may own a row."""
-    ids: int
-    units: int
-    histogram: Histogram
-    """Of all IDs, for the rank-frequency curve."""
+    """`id`, `units`, `last_seen` of the IDs that were asked for."""
+    sums: Sums
     eligible: Histogram
-    """Of the IDs seen recently enough to own a row."""
-    load_ids: Vector
-    """IDs in each tail bucket if none owned a row, `[B]`."""
-    load_units: Vector
-    """Units in each tail bucket if no ID owned a row, `[B]`."""
-
-
-def load_path(state: str) -> str:
-    """Lake path of the bucket load that belongs to a part's state."""
-    return state.replace("part-", "load-")
+    """Of the IDs seen recently enough to own a row; of all IDs unless it was asked for."""
 
 
 def files_of_part(days: Sequence[WeightedDay], part: int, parts: int) -> tuple[CountFile, ...]:
@@ -112,31 +123,69 @@ def merge_window_part(task: PartTask) -> PartResult:
     lake = Lake(task.url)
     changed = [_weighted(lake, task, file) for file in task.files]
     changed = [frame for frame in changed if frame.height]
-    before = None if task.before is None else from_arrow(_read_ipc(lake, task.before))
-    if before is None or before.is_empty():
-        merged = combine(changed) if changed else empty_window()
-        load = load_of(merged, task.policy)
+    return (_merge_text if task.id_type == TEXT else _merge_integers)(lake, task, changed)
+
+
+def _merge_integers(lake: Lake, task: PartTask, changed: Sequence[pl.DataFrame]) -> PartResult:
+    dtype = pl.UInt64() if task.id_type == str(pl.UInt64()) else pl.Int64()
+    if task.before is None:
+        merged = combine(changed) if changed else empty_window(dtype)
+        sums = sums_of(merged["id"], merged["units"].to_numpy(), task.policy)
+        layers = layers_of(from_frame(merged), task.part, task.parts)
+        written, moved = range(SLICES), empty_layer()
     else:
-        merged, load = _carried(lake, task, before, changed)
+        layers, sums = _read_layers(lake, task, task.before), _read_sums(lake, task.before)
+        moved = empty_layer()
+        if changed:
+            changes = add_up(changed)
+            layers, now, old = layers.changed(from_frame(changes))
+            sums = sums.moved(changes["id"], old, now.units, task.policy)
+            moved = now[np.maximum(old, now.units) >= task.least_units]
+        if task.state is not None:
+            layers = layers.folded(task.turn)
+        written = range(task.turn, task.turn + 1)
     if task.state is not None:
-        _write_ipc(lake, task.state, merged.to_arrow(compat_level=pl.CompatLevel.oldest()))
-        columns = {"ids": pa.array(load[0]), "units": pa.array(load[1])}
-        _write_ipc(lake, load_path(task.state), pa.table(columns))
-    units = merged["units"].to_numpy()
-    exact = task.policy.decay == 1.0
-    histogram = eligible = _histogram(units, exact)
-    if task.policy.ttl_days is not None:
+        for number in written:
+            _write_ipc(lake, task.state.stretches[number], layers.stretches[number].to_arrow())
+        _write_ipc(lake, task.state.top, layers.top.to_arrow())
+        _write_ipc(lake, task.state.sums, sums.to_arrow())
+    if task.only_changes:
+        return PartResult(_plain(moved.to_frame(dtype)), sums, sums.histogram)
+    if task.owners is None and not task.by_age:
+        found = layers.at_least(task.least_units).to_frame(dtype)
+        return PartResult(_plain(found), sums, sums.histogram)
+    return _of_whole(lake, task, layers.at_least(1).to_frame(dtype), sums)
+
+
+def _merge_text(lake: Lake, task: PartTask, changed: Sequence[pl.DataFrame]) -> PartResult:
+    before = None if task.before is None else from_arrow(_read_ipc(lake, task.before.top))
+    if task.before is None or before is None or before.is_empty():
+        merged = combine(changed) if changed else empty_window()
+        sums = sums_of(merged["id"], merged["units"].to_numpy(), task.policy)
+    else:
+        merged, sums = before, _read_sums(lake, task.before)
+        if changed:
+            changes = add_up(changed)
+            merged, old, new = carry_text(before, changes)
+            sums = sums.moved(changes["id"], old, new, task.policy)
+    if task.state is not None:
+        _write_ipc(lake, task.state.top, _plain(merged))
+        _write_ipc(lake, task.state.sums, sums.to_arrow())
+    return _of_whole(lake, task, merged, sums)
+
+
+def _of_whole(lake: Lake, task: PartTask, merged: pl.DataFrame, sums: Sums) -> PartResult:
+    """What is asked of a part, by looking at all its IDs."""
+    eligible = sums.histogram
+    if task.by_age:
         recent = merged.filter(is_recent(task.policy, task.today))
-        eligible = _histogram(recent["units"].to_numpy(), exact)
-    return PartResult(
-        candidates=_candidates(lake, task, merged),
-        ids=merged.height,
-        units=int(units.sum()),
-        histogram=histogram,
-        eligible=eligible,
-        load_ids=load[0],
-        load_units=load[1],
-    )
+        eligible = histogram_of(recent["units"].to_numpy(), task.policy.decay == 1.0)
+    wanted = pl.col("units") >= task.least_units
+    if task.owners is not None and merged.height:
+        owners = from_arrow(lake.read_table(task.owners, ["id"]))["id"]
+        if owners.len():
+            wanted = wanted | pl.col("id").is_in(owners.implode())
+    return PartResult(_plain(merged.filter(wanted)), sums, eligible)
 
 
 def _weighted(lake: Lake, task: PartTask, file: CountFile) -> pl.DataFrame:
@@ -150,54 +199,24 @@ def _weighted(lake: Lake, task: PartTask, file: CountFile) -> pl.DataFrame:
     )
 
 
-def _candidates(lake: Lake, task: PartTask, merged: pl.DataFrame) -> pa.Table:
-    wanted = pl.col("units") >= task.least_units
-    if task.owners is not None and merged.height:
-        owners = from_arrow(lake.read_table(task.owners, ["id"]))["id"]
-        if owners.len():
-            wanted = wanted | pl.col("id").is_in(owners.implode())
-    found = merged.filter(wanted)
-    return found.to_arrow(compat_level=pl.CompatLevel.oldest())
+def _read_layers(lake: Lake, task: PartTask, kept: KeptPart) -> Layers:
+    stretches = [window_layers.from_arrow(_read_ipc(lake, path)) for path in kept.stretches]
+    top = window_layers.from_arrow(_read_ipc(lake, kept.top))
+    return Layers(tuple(stretches), top, task.part, task.parts)
 
 
-def _histogram(units: Vector, exact: bool) -> Histogram:
-    """How many IDs have how many units.
-
-    Without decay it is exact. With decay nearly every ID may have units of its own; then they
-    are rounded down to their leading bits (to 0.05 %).
-    """
-    if exact:
-        counts = units >> np.int64(UNIT.bit_length() - 1)
-        # What is too large for the vector of numbers is so rare that sorting it costs nothing.
-        small = np.bincount(np.minimum(counts, _FINE_HISTOGRAM), minlength=1)[:_FINE_HISTOGRAM]
-        values, numbers = np.unique(counts[counts >= _FINE_HISTOGRAM], return_counts=True)
-        present = np.flatnonzero(small)
-        values = np.concatenate([present, values])
-        return values * UNIT, np.concatenate([small[present], numbers])
-    values, numbers = np.unique(units, return_counts=True)
-    if values.size <= _FINE_HISTOGRAM:
-        return values, numbers
-    dropped = np.maximum(np.frexp(values.astype(np.float64))[1] - _COARSE_BITS, 0)
-    coarse, where = np.unique(values >> dropped << dropped, return_inverse=True)
-    return coarse, np.bincount(where, weights=numbers).astype(np.int64)
+def _read_sums(lake: Lake, kept: KeptPart) -> Sums:
+    return sums_from_arrow(_read_ipc(lake, kept.sums))
 
 
-def _carried(
-    lake: Lake, task: PartTask, before: pl.DataFrame, changed: Sequence[pl.DataFrame]
-) -> tuple[pl.DataFrame, Load]:
-    """Yesterday's window and bucket load with what the changed days did to them."""
-    assert task.before is not None
-    known = from_arrow(_read_ipc(lake, load_path(task.before)))
-    ids, units = known["ids"].to_numpy(), known["units"].to_numpy()
-    if not changed:
-        return before, (ids, units)
-    changes = add_up(changed)
-    merged, born = carry(before, changes)
-    more = bucket_load(changes["id"], born, changes["units"].to_numpy(), task.policy)
-    return merged, (ids + more[0], units + more[1])
+def _plain(frame: pl.DataFrame) -> pa.Table:
+    return frame.to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
 def _read_ipc(lake: Lake, path: str) -> pa.Table:
+    if lake.is_local and lake.exists(path):
+        # Only what is looked at is read, and nothing is copied.
+        return pa.ipc.open_file(pa.memory_map(lake.abspath(path))).read_all()
     with lake.open_input(path) as stream:
         return pa.ipc.open_file(stream).read_all()
 

@@ -138,3 +138,10 @@ def codes_of(spec, table):
     return Codes(
         dict(zip(rows["id"], rows["row"], strict=True)), meta["tail_buckets"], meta["hashes"]
     )
+
+
+def by_user_id(tables, name):
+    """Rows with the user's ID in place of the index, which follows the parts."""
+    names = dict(enumerate(tables["users"]["user_id"].to_pylist()))
+    rows = [{**row, "user": names.get(row["user"])} for row in tables[name].to_pylist()]
+    return sorted(rows, key=str)
