@@ -24,6 +24,8 @@ from data_contracts.rules import Rule
 from data_contracts.tally import SAMPLES, Tallies, Tally, tally_of
 
 _DAY_MICROS = 86_400_000_000
+#: Rows that are held before Great Expectations is asked, which has a price for every call.
+FRAME_ROWS = 2 * BATCH_ROWS
 #: Measures that read the values of a file; the others come from footers or from the whole day.
 READING = (
     "nulls",
@@ -78,7 +80,7 @@ def check_files(
             file.data.verify(file.footer.file)
             for frame in _measure(contract, file, tallies):
                 waiting.append(frame)
-                if sum(len(other.batch) for other in waiting) >= 2 * BATCH_ROWS:
+                if sum(len(other.batch) for other in waiting) >= FRAME_ROWS:
                     check_values(contract, waiting)
                     waiting = []
         except UnreadableFileError as error:

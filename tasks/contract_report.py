@@ -30,6 +30,7 @@ LINK = "data_docs"
 OUTCOME = "tailtower.validation"
 WARNINGS = "tailtower.validation.warnings"
 BROKEN = "tailtower.validation.broken_rules"
+PAGE = "tailtower.validation.data_docs"
 VERSION = "tailtower.contract."
 """Start of the tags with each contract's version."""
 
@@ -137,16 +138,15 @@ def _show(
     from tasks import tracking
     from tasks.tracking.pages import artifact_page
 
-    tracking.log_values(spec.config, mlflow_run_id, tags=tags)
     if report is None:
+        tracking.log_values(spec.config, mlflow_run_id, tags=tags)
         return {}
+    page = artifact_page(spec.config, mlflow_run_id, f"{ARTIFACTS}/{DATA_DOCS}")
+    where = {PAGE: page or report.file(DATA_DOCS)}
+    tracking.log_values(spec.config, mlflow_run_id, tags={**tags, **where})
     lake = spec.lake()
     files = {f"{ARTIFACTS}/{n}": lake.read_text(report.file(n)) for n in (DATA_DOCS, RESULT)}
     tracking.log_artifacts(spec.config, mlflow_run_id, files)
-    page = artifact_page(spec.config, mlflow_run_id, f"{ARTIFACTS}/{DATA_DOCS}")
-    tracking.log_values(
-        spec.config, mlflow_run_id, tags={"tailtower.data_docs": page or report.file(DATA_DOCS)}
-    )
     return {LINK: page} if page is not None else {}
 
 
@@ -177,7 +177,7 @@ def report_links(spec: RunSpec, folder: str) -> dict[str, str]:
     if path is None:
         return {}
     warnings = facts["warnings"] + facts["blocking"]
-    found = f"{warnings} warning{'s'[: warnings != 1]}" if warnings else "no warning"
+    found = {0: "no warning", 1: "1 warning"}.get(warnings, f"{warnings} warnings")
     address = facts.get("links", {}).get(LINK) or os.path.relpath(path, folder)
     return {f"Data Docs of the validation ({found})": address}
 

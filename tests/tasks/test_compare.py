@@ -10,12 +10,15 @@ import pytest
 from typer.testing import CliRunner
 
 from models.bootstrap import paired_bootstrap
+from tasks import compare, gate
 from tasks.errors import ConfigError
 from tasks.evaluation.across_runs import compare_across
+from tasks.evaluation.decision import ServingParity, decide
 from tasks.evaluation.per_user import metrics_of, rows_of
 from tasks.evaluation.stored import read_comparison, read_per_user
 from tasks.evaluation.stored_runs import NamedModel, find_model, newest_run
-from tasks.tracking import client
+from tasks.lake import Lake, Output
+from tasks.tracking import client, current_champion
 from tasks.tracking.runs import parent_of
 from tests.tasks.small_runs import TwoDays, rerun
 
@@ -74,6 +77,26 @@ def test_the_run_describes_itself_and_its_inputs(two_days: TwoDays) -> None:
 def test_comparing_again_gives_the_same_files(two_days: TwoDays) -> None:
     spec = two_days.second
     assert rerun(spec, "compare").outputs == spec.require("compare").outputs
+
+
+def test_both_reports_link_what_the_validation_found(
+    two_days: TwoDays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = two_days.second
+    lake = spec.lake()
+    for module in (compare, gate):
+        monkeypatch.setattr(module, "report_links", lambda _, folder: {"Docs": f"{folder}/x"})
+    evaluation, compared = spec.output("evaluate", "evaluation"), read_comparison(spec)
+    compare._write(spec, lake, evaluation, Output(Lake(str(tmp_path)), "compare"))
+    decision = decide(compared, spec.config.gate, ServingParity(users=1, different=0))
+    version = current_champion(two_days.config)
+    assert version is not None
+    published = spec.output("compare", "comparison")
+    output = Output(Lake(str(tmp_path)), "gate")
+    gate._write(spec, published, compared, decision, version, output)
+    for folder in ("compare", "gate"):
+        page = (tmp_path / folder / "report.html").read_text()
+        assert f'<a href="{folder}/x">Docs</a>' in page
 
 
 def test_runs_are_found_by_id_day_and_mlflow_id(two_days: TwoDays) -> None:
