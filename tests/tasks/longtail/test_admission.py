@@ -137,7 +137,15 @@ def check_sequence(policy, days, window_days, random):
             }
         )
         before: dict[int, int] = {} if vocabulary is None else rows_of(vocabulary)
-        vocabulary = next_vocabulary(vocabulary, merged, policy, today)
+        yesterday = vocabulary
+        vocabulary = next_vocabulary(yesterday, merged, policy, today)
+        if yesterday is not None and is_told_by_changes(policy):
+            was = window_units(counts, today - timedelta(days=1), window_days, policy.decay)
+            changed = changes_of(was, (units, seen), policy)
+            total = sum(units.values())
+            told = next_vocabulary(yesterday, changed, policy, today, total, only_changes=True)
+            assert told.table.equals(vocabulary.table)
+            assert told.changes == vocabulary.changes
         reference = next_owners(reference, units, seen, policy, today)
         found = rows_of(vocabulary)
         assert found == {key: owner.row for key, owner in reference.items()}
@@ -148,6 +156,29 @@ def check_sequence(policy, days, window_days, random):
         codes = Encoder(vocabulary, "t").codes(pl.Series(range(20)))
         assert (codes[:, 0] > 0).all()
         assert (codes < vocabulary.rows).all()
+
+
+def is_told_by_changes(policy):
+    """Whether an ID that neither owns a row nor changes cannot get one."""
+    plain = policy.coverage is None and policy.max_rows is None
+    return plain and policy.kept_from > 0 and policy.decay == 1
+
+
+def changes_of(was, now, policy):
+    """The IDs with other units or days than yesterday that had, or have, enough for a row."""
+    keys = [
+        key
+        for key in set(was[0]) | set(now[0])
+        if (was[0].get(key), was[1].get(key)) != (now[0].get(key), now[1].get(key))
+        and max(was[0].get(key, 0), now[0].get(key, 0)) >= policy.kept_from * UNIT
+    ]
+    return pl.DataFrame(
+        {
+            "id": pl.Series(keys, dtype=pl.Int64),
+            "units": pl.Series([now[0].get(key, 0) for key in keys], dtype=pl.Int64),
+            "last_seen": pl.Series([(now[1].get(k) or was[1][k]) for k in keys], dtype=pl.Date),
+        }
+    )
 
 
 sequences = given(
