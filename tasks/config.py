@@ -204,7 +204,8 @@ class GateSettings(Settings):
     """The lower bound of the difference must clear this. A small negative margin accepts a
     fresh model that is as good as yesterday's; against baselines the bound is at least 0."""
     min_tail_ratio: float = Field(default=0.8, ge=0)
-    """Guardrail: tail recall of the candidate over the champion's."""
+    """Guardrail: tail recall of the candidate over the champion's; it breaks when the interval of
+    the difference says that the loss is no chance."""
     min_coverage_ratio: float = Field(default=0.5, ge=0)
     """Guardrail: recommended share of the corpus over the champion's."""
     max_size_ratio: float = Field(default=2.0, gt=0)

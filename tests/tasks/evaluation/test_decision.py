@@ -29,6 +29,15 @@ def _compared(model_changes: dict[str, Any] | None = None, **changes: Any) -> Mo
     return comparison(model("champion", **(settings | (model_changes or {}))), **differences)
 
 
+def _tail_differs(lower: float, upper: float) -> ModelComparison:
+    """Half the champion's tail recall, with the interval of that difference."""
+    compared = _compared({"metrics": {"recall_at_20/tail": 0.1}})
+    champion = dict(compared.differences["champion"])
+    champion["recall_at_20/tail"] = difference(0.05, 0.1, lower, upper)
+    differences = dict(compared.differences) | {"champion": champion}
+    return compared.model_copy(update={"differences": differences})
+
+
 PASSING = "promoted"
 CASES: list[tuple[str, ModelComparison, dict[str, Any], ServingParity, str, list[str]]] = [
     ("as good as the champion", _compared(), {}, GOOD, PASSING, ["-0.0020", "-0.0050", "0.1900"]),
@@ -71,6 +80,22 @@ CASES: list[tuple[str, ModelComparison, dict[str, Any], ServingParity, str, list
         GOOD,
         "rejected",
         ["tail recall 0.0500 is 0.50 of the champion's 0.1000, below 0.80"],
+    ),
+    (
+        "tail recall fell for sure",
+        _tail_differs(-0.08, -0.02),
+        {},
+        GOOD,
+        "rejected",
+        ["tail recall 0.0500 is 0.50 of the champion's 0.1000, below 0.80"],
+    ),
+    (
+        "tail recall fell, perhaps by chance",
+        _tail_differs(-0.11, 0.01),
+        {},
+        GOOD,
+        PASSING,
+        ["is 0.50 of the champion's 0.1000, below 0.80, which may be chance ([-0.1100, +0.0100])"],
     ),
     (
         "coverage fell",
