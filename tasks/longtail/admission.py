@@ -89,11 +89,12 @@ def _candidates(
     else:
         there = at >= 0
         owned[at[there]] = True
-        found = window.select(units_now="units", seen_now="last_seen")[np.maximum(at, 0)]
-        owners = before.hstack(found).with_columns(
+        found = {"units_now": window["units"], "seen_now": window["last_seen"].to_physical()}
+        taken = {name: column.to_numpy().take(at, mode="clip") for name, column in found.items()}
+        owners = before.hstack(pl.DataFrame(taken)).with_columns(
             pl.when(pl.Series(there)).then("units_now").otherwise(known).alias("units"),
             pl.when(pl.Series(there))
-            .then(pl.max_horizontal("last_seen", "seen_now"))
+            .then(pl.max_horizontal("last_seen", pl.col("seen_now").cast(pl.Date)))
             .otherwise("last_seen")
             .alias("last_seen"),
         )

@@ -14,6 +14,7 @@ from tasks.config import VocabularySettings
 from tasks.errors import DataError
 from tasks.longtail.admission import next_vocabulary
 from tasks.longtail.encoding import Encoder
+from tasks.longtail.vocabulary_table import Vocabulary
 from tests.tasks.longtail.policy_reference import UNIT, Owner, next_owners, window_units
 
 DAY = date(2026, 3, 1)
@@ -122,7 +123,7 @@ day_counts = st.dictionaries(st.integers(0, 9), st.integers(1, 8), max_size=8)
 
 def check_sequence(policy, days, window_days, random):
     counts = {DAY + timedelta(days=n): day for n, day in enumerate(days)}
-    vocabulary = None
+    vocabulary: Vocabulary | None = None
     reference: dict[int, Owner] = {}
     for number in range(1, len(days) + 1):
         today = DAY + timedelta(days=number)
