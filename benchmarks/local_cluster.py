@@ -19,12 +19,9 @@ def local_cluster(workers: int = CORES) -> Iterator[str]:
     import dask
     from distributed import LocalCluster
 
-    options = {
-        "distributed.nanny.pre-spawn-environ": {
-            **dask.config.get("distributed.nanny.pre-spawn-environ"),
-            "POLARS_MAX_THREADS": str(max(1, CORES // workers)),
-        }
-    }
+    from tasks.longtail.cluster import worker_environment
+
+    options = {"distributed.nanny.pre-spawn-environ": worker_environment(workers)}
     with (
         dask.config.set(options),
         LocalCluster(  # type: ignore[no-untyped-call]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -63,6 +64,10 @@ class _Bar(Ticker):
         super().set(done, total, message)
         self._progress.update(self._task, description=f"{self.name}: {message}")
 
+    def remove(self) -> None:
+        """Takes the bar off the display."""
+        self._progress.remove_task(self._task)
+
 
 class _Lines(Ticker):
     def __init__(self, name: str, total: int) -> None:
@@ -78,20 +83,56 @@ class _Lines(Ticker):
             log(self.name, done=self.done, total=self.total, seconds=seconds)
 
 
-@contextmanager
-def progress(name: str, total: int) -> Iterator[Ticker]:
-    """Shows the progress of `total` units of work."""
-    if not console.is_terminal:
-        yield _Lines(name, total)
-        return
+class _Display:
+    """The terminal's one live display, shared by the pieces of work that go on at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._bars = 0
+        self._progress: Progress | None = None
+
+    @contextmanager
+    def bar(self, name: str, total: int) -> Iterator[Ticker]:
+        with self._lock:
+            if self._progress is None:
+                self._progress = _started()
+            shown = self._progress
+            self._bars += 1
+        ticker = _Bar(name, total, shown)
+        try:
+            yield ticker
+        finally:
+            with self._lock:
+                ticker.remove()
+                self._bars -= 1
+                if not self._bars:
+                    shown.stop()
+                    self._progress = None
+
+
+def _started() -> Progress:
     columns = (
         TextColumn("[progress.description]{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True) as bar:
-        yield _Bar(name, total, bar)
+    shown = Progress(*columns, console=console, transient=True)
+    shown.start()
+    return shown
+
+
+_display = _Display()
+
+
+@contextmanager
+def progress(name: str, total: int) -> Iterator[Ticker]:
+    """Shows the progress of `total` units of work; threads may do so at the same time."""
+    if not console.is_terminal:
+        yield _Lines(name, total)
+        return
+    with _display.bar(name, total) as ticker:
+        yield ticker
 
 
 def quiet_libraries() -> None:

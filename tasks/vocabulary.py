@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import date
 from functools import cache
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from tasks.lake import Lake, Output, Published
@@ -33,33 +35,43 @@ def run(spec: RunSpec) -> StepResult:
         ClusterError: The Dask cluster failed.
     """
     counted = spec.require("count")
-    outputs = {}
     facts: dict[str, object] = {}
-    built = 0
     with ExitStack() as stack, storage_errors(spec.lake()):
         runner = _opened_once(spec, counted, stack)
-        for name, table in sorted(spec.config.tables.items()):
-            counts = {
-                date.fromisoformat(output.split("/")[1]): (path, counted.digests[output])
-                for output, path in counted.outputs.items()
-                if output.split("/")[0] == name
-            }
-            window_days = spec.config.data.window_days
-            chain = Chain(spec.lake(), name, table, window_days, counts, runner)
-            outputs[name] = chain.until(first_test_day(spec))
-            built += chain.built
+        chains = {name: _chain(spec, counted, name, runner) for name in sorted(spec.config.tables)}
+        day = first_test_day(spec)
+        # While the workers merge one table, this process admits another's IDs.
+        with ThreadPoolExecutor(_TABLES_AT_ONCE) as threads:
+            made = threads.map(lambda chain: chain.until(day), chains.values())
+            outputs = dict(zip(chains, made, strict=True))
     for name in outputs:
         health = outputs[name].manifest.meta["health"]
         facts[name] = {key: health[key] for key in ("rows", "rows_saved_share", "covered_share")}
     pictures = _draw(spec, spec.lake(), outputs)
+    built = sum(chain.built for chain in chains.values())
     return StepResult.of("vocabulary", {**outputs, PICTURES: pictures}, built=built, tables=facts)
+
+
+_TABLES_AT_ONCE = 2
+"""Each may hold a part of a window in memory."""
+
+
+def _chain(spec: RunSpec, counted: StepResult, name: str, runner: Callable[[], Runner]) -> Chain:
+    counts = {
+        date.fromisoformat(output.split("/")[1]): (path, counted.digests[output])
+        for output, path in counted.outputs.items()
+        if output.split("/")[0] == name
+    }
+    table, window_days = spec.config.tables[name], spec.config.data.window_days
+    return Chain(spec.lake(), name, table, window_days, counts, runner)
 
 
 def _opened_once(spec: RunSpec, counted: StepResult, stack: ExitStack) -> Callable[[], Runner]:
     """Opens the runner at the first call and keeps it until the stack ends."""
+    lock = Lock()
 
     @cache
-    def runner() -> Runner:
+    def opened() -> Runner:
         # Dask and Polars are imported only when there is something to merge.
         from tasks.longtail.cluster import open_runner
 
@@ -70,6 +82,10 @@ def _opened_once(spec: RunSpec, counted: StepResult, stack: ExitStack) -> Callab
             entry.bytes for path in window for entry in lake.open_published(path).manifest.files
         )
         return stack.enter_context(open_runner(spec.config.dask, size, lake))
+
+    def runner() -> Runner:
+        with lock:
+            return opened()
 
     return runner
 

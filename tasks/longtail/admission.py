@@ -166,7 +166,9 @@ def _place(
     come = admitted.filter(pl.col("row").is_null()).sort(["units", "id"], descending=[True, False])
     first = policy.tail_buckets + 1
     top = int(before["row"].to_numpy().max()) + 1 if before.height else first
-    free = np.setdiff1d(np.arange(first, top), stay["row"].to_numpy(), assume_unique=True)
+    taken = np.zeros(top, dtype=bool)
+    taken[stay["row"].to_numpy()] = True
+    free = np.flatnonzero(~taken[first:]) + first
     reused = free[: come.height]
     fresh = np.arange(top, top + come.height - reused.size)
     rows = np.concatenate([reused, fresh])
