@@ -22,6 +22,7 @@ from typing import Any
 
 from benchmarks.measure import Contender, Samples, busy_machine, interleave, opened
 from benchmarks.training_world import WorldShape, make_job, make_world
+from models.config import TrainJob
 from tasks.errors import ConfigError
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "ARROW_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -42,24 +43,8 @@ def measure(options: argparse.Namespace, rows: int) -> dict[str, Any]:
     report: dict[str, Any] = {}
     for group in groups_of(rows, options.without, options.memory_gib * 2**30):
         names = ["tailtower", *group]
-        with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
-            contenders = {}
-            for name in names:
-                job = make_job(world, shape, steps_of(name, rows, options.steps))
-                path = Path(folder) / f"{name}.json"
-                path.write_text(job.model_dump_json())
-                contenders[name] = Contender(
-                    "benchmarks.training_contenders", [name, str(path)], ONE_THREAD
-                )
-            running = opened(stack, contenders)
-            examples = {}
-
-            def job_of(_: str) -> dict[str, Any]:
-                return {}
-
-            samples = interleave(running, job_of, options.runs, say)
-            for name, contender in running.items():
-                examples[name] = contender.run({})["examples"]
+        jobs = {name: make_job(world, shape, steps_of(name, rows, options.steps)) for name in names}
+        samples, examples = take_turns({name: (name, job) for name, job in jobs.items()}, options)
         ours = rate(samples["tailtower"], examples["tailtower"])
         own_cpu = samples["tailtower"].cpu / examples["tailtower"]
         report.setdefault("tailtower", described(samples["tailtower"], examples["tailtower"]))
@@ -69,6 +54,40 @@ def measure(options: argparse.Namespace, rows: int) -> dict[str, Any]:
             cpu = samples[name].cpu / examples[name] / own_cpu
             report[name]["cpu_ratio"] = round(cpu, 3)
     return report
+
+
+def take_turns(
+    jobs: dict[str, tuple[str, TrainJob]], options: argparse.Namespace
+) -> tuple[dict[str, Samples], dict[str, int]]:
+    """Runs contenders in turn; gives the samples of each and its examples in a run.
+
+    Args:
+        jobs: Contender and job by the name that is shown.
+        options: How many runs count.
+    """
+    with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
+        contenders = {}
+        for name, (contender, job) in jobs.items():
+            path = Path(folder) / f"{name}.json"
+            path.write_text(job.model_dump_json())
+            contenders[name] = Contender(
+                "benchmarks.training_contenders", [contender, str(path)], ONE_THREAD
+            )
+        running = opened(stack, contenders)
+        samples = interleave(running, lambda _: {}, options.runs, say)
+        return samples, {name: one.run({})["examples"] for name, one in running.items()}
+
+
+def grow(options: argparse.Namespace) -> float:
+    """Our time per example with the most rows over that with the fewest, taking turns."""
+    jobs = {}
+    for rows in (min(options.rows), max(options.rows)):
+        shape = WorldShape(rows=rows, steps=options.steps, batch=options.batch)
+        job = make_job(make_world(options.cache, shape), shape, options.steps)
+        jobs[f"{rows} rows"] = ("tailtower", job)
+    samples, examples = take_turns(jobs, options)
+    small, large = (rate(samples[name], examples[name]) for name in jobs)
+    return round(small / large, 3)
 
 
 def groups_of(rows: int, without: list[str], memory: float) -> list[list[str]]:
@@ -116,10 +135,6 @@ def keys(sizes: dict[int, dict[str, Any]]) -> dict[str, float]:
             found[f"ratio_vs_{name}"] = middle[name]["ratio"]
     if "products" in middle:
         found["roofline"] = middle["products"]["ratio"]
-    if len(sizes) > 1:
-        small, large = sizes[min(sizes)]["tailtower"], sizes[max(sizes)]["tailtower"]
-        growth = small["examples_per_second"] / large["examples_per_second"]
-        found["rows_growth"] = round(growth, 3)
     return found
 
 
@@ -151,6 +166,8 @@ def main(argv: list[str] | None = None) -> None:
     found = {rows: measure(options, rows) for rows in options.rows}
     report |= {"batch": options.batch, "steps": options.steps, "runs": options.runs}
     report |= {"rows": {str(rows): sizes for rows, sizes in found.items()}, **keys(found)}
+    if len(found) > 1:
+        report["rows_growth"] = grow(options)
     print(json.dumps(report))
 
 
