@@ -85,7 +85,7 @@ def tailtower() -> Iterator[Work]:
     from tasks.run_spec import StepResult
 
     def work(job: dict[str, Any]) -> dict[str, Any] | None:
-        spec = spec_of(Path(job["lake"]), job["days"], address)
+        spec = spec_of(Path(job["lake"]), job["days"], address, job.get("table"))
         result = count.run(spec)
         if job.get("vocabulary"):
             spec.lake().write_text(f"{spec.folder}/count.json", result.model_dump_json())

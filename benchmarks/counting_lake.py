@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 from tasks.config import PipelineConfig
 from tasks.lake import MANIFEST, Lake, Manifest, partition_name
@@ -37,9 +38,19 @@ def day_of(number: int) -> date:
     return FIRST_DAY + timedelta(days=number - 1)
 
 
-def spec_of(lake: Path, days: int, scheduler: str) -> RunSpec:
-    """A run that trains on the lake's first `days` days."""
+def spec_of(
+    lake: Path, days: int, scheduler: str | None, table: Mapping[str, Any] | None = None
+) -> RunSpec:
+    """A run that trains on the lake's first `days` days.
+
+    Args:
+        lake: Folder of the lake.
+        days: How many.
+        scheduler: Address of a Dask scheduler.
+        table: Further settings of both tables.
+    """
     policy = {"min_count": 10, "tail_buckets": 1024}
+    settings = {"vocabulary": policy, **(table or {})}
     config = PipelineConfig.model_validate(
         {
             "name": "counting",
@@ -47,8 +58,8 @@ def spec_of(lake: Path, days: int, scheduler: str) -> RunSpec:
             "dask": {"scheduler": scheduler},
             "data": {"window_days": WINDOW_DAYS},
             "tables": {
-                "user": {"source": "interactions.user_id", "vocabulary": policy},
-                "item": {"source": "interactions.item_id", "vocabulary": policy},
+                "user": {"source": "interactions.user_id", **settings},
+                "item": {"source": "interactions.item_id", **settings},
             },
             "model": {
                 "user": {"features": [{"name": "uid", "table": "user"}]},

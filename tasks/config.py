@@ -162,6 +162,22 @@ class TableSettings(EmbeddingTableSettings):
     """The column whose IDs are counted, as `data set.column`."""
     vocabulary: VocabularySettings = VocabularySettings()
     """Which IDs own a row."""
+    seen_once: Literal["exact", "sketch"] = "exact"
+    """Where the IDs go that occur exactly once on a day. `exact`: into the day's counts, like all
+    others. `sketch`: into a count-min sketch beside them (Apache DataSketches: `pip install
+    tailtower[sketch]`, on Dask's workers too), which takes less space and more time. An ID then
+    needs a day in the window with two occurrences to get or keep a row; with one it may be counted
+    too often, never too rarely. Only for `interactions.*`."""
+    sketch_confidence: float = Field(default=0.95, ge=0.5, le=0.9999)
+    """`sketch` only: probability that a day without an ID does not count as one with it."""
+
+    @model_validator(mode="after")
+    def _sketches_are_for_events(self) -> TableSettings:
+        if self.seen_once == "sketch" and self.dataset != "interactions":
+            raise ValueError(
+                "seen_once: sketch is for interactions.*; a side table names most IDs once"
+            )
+        return self
 
     @property
     def dataset(self) -> str:

@@ -24,6 +24,7 @@ def run(spec: RunSpec) -> StepResult:
     Raises:
         DataError: A file is damaged, a column is missing or holds no IDs, or a side table that
             a table counts is absent.
+        ConfigError: A table wants sketches, and the library is not installed.
         ClusterError: The Dask cluster failed.
         LakeError: The lake cannot be written, or files changed while they were read.
     """
@@ -66,7 +67,10 @@ def _count(spec: RunSpec, lake: Lake, missing: Sequence[DayCounts]) -> dict[str,
     from tasks.longtail.counting import FileTask, count_file
     from tasks.longtail.day_counts import publish_counts, tasks_of
     from tasks.longtail.exchange import scratch_folder
+    from tasks.longtail.seen_once import count_min_sketch
 
+    if any(counts.sketch_confidence is not None for counts in missing):
+        count_min_sketch()  # refused before the work, not in the middle of it
     groups: dict[tuple[str, date], list[DayCounts]] = defaultdict(list)
     for counts in missing:
         groups[counts.settings.dataset, counts.day].append(counts)

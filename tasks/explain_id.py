@@ -17,6 +17,7 @@ from tasks.errors import ConfigError
 from tasks.lake import Lake, Published
 from tasks.longtail.columns import collect, id_field, read_schema, scan
 from tasks.longtail.id_hash import tail_buckets
+from tasks.longtail.seen_once import has_sketches, is_seen_once
 from tasks.longtail.vocabulary_table import FILE
 from tasks.longtail.window import UNIT, WeightedDay, weigh
 from tasks.run_spec import RUN_SPEC, RunSpec, load_run_spec
@@ -31,7 +32,7 @@ class DayCount(Settings):
     day: date
     """The day."""
     count: int
-    """Occurrences."""
+    """Occurrences; a single one may be a sketch's mistake where IDs seen once go into one."""
     weight: float
     """What one of them counts in the window; 0 for a day outside it."""
 
@@ -169,7 +170,7 @@ def explain_id(
         codes=tail_rows if row is None else (row, *[0] * (policy.hashes - 1)),
         tail_rows=tail_rows,
         count=sum(found.count * found.weight for found in days),
-        rule=_rule(policy),
+        rule=_rule(policy, spec.config.tables[table].seen_once == "sketch"),
         days=days,
         changes=tuple(changes),
         known_since=known_since,
@@ -246,7 +247,7 @@ def _day(vocabulary: Published) -> date:
     return vocabulary.manifest.day
 
 
-def _rule(policy: VocabularySettings) -> str:
+def _rule(policy: VocabularySettings, sketched: bool) -> str:
     lose = f"loses it below {policy.kept_from:g}"
     if policy.coverage is not None:
         rule = f"the most frequent IDs own rows until they cover {policy.coverage:.1%} of all"
@@ -256,20 +257,20 @@ def _rule(policy: VocabularySettings) -> str:
             rule += f"; at most {policy.max_rows} IDs do"
     if policy.ttl_days is not None:
         rule += f"; {policy.ttl_days} days without any end it"
+    if sketched:
+        rule += "; days with one occurrence count only beside a day with more in the window"
     return rule
 
 
 def _day_count(subject: _Subject, day: date, found: Published) -> DayCount:
     total = 0
-    for path in _parquet(found):
+    for path in found.tables():
         query = scan(subject.lake, path, ["id", "count"]).filter(pl.col("id") == subject.key[0])
         total += int(collect(subject.lake, path, [query])[0]["count"].sum())
+    if not total and has_sketches(found):
+        total = int(is_seen_once(subject.lake, found, subject.key))
     weighted = subject.window.get(day)
     return DayCount(day=day, count=total, weight=weighted.units / UNIT if weighted else 0.0)
-
-
-def _parquet(found: Published) -> list[str]:
-    return [path for path in found.files() if path.endswith(".parquet")]
 
 
 def _changes(subject: _Subject) -> tuple[list[RowChange], int | None, date]:
@@ -338,7 +339,7 @@ def _buckets(subject: _Subject, rows: Sequence[int], mates: int) -> Iterator[Buc
     names = [f"bucket_{n}" for n in range(policy.hashes)]
     kept = []
     for day in subject.window.values():
-        for path in _parquet(day.counts):
+        for path in day.counts.tables():
             frame = collect(subject.lake, path, [scan(subject.lake, path, ["id", "count"])])[0]
             placed = tail_buckets(
                 frame["id"], buckets=policy.tail_buckets, hashes=policy.hashes, seed=policy.seed

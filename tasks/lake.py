@@ -91,6 +91,10 @@ class Published:
         """Paths of the files, relative to the lake's root."""
         return [f"{self.path}/{entry.path}" for entry in self.manifest.files]
 
+    def tables(self) -> list[str]:
+        """Paths of the Parquet files, relative to the lake's root."""
+        return [path for path in self.files() if path.endswith(".parquet")]
+
     def file(self, name: str) -> str:
         """Path of the file whose path ends with `name`, relative to the lake's root."""
         for entry in self.manifest.files:
@@ -235,8 +239,7 @@ class Lake:
 
     def read_tables(self, published: Published, columns: list[str] | None = None) -> pa.Table:
         """Reads all Parquet files of an output, in the order of its manifest."""
-        paths = [path for path in published.files() if path.endswith(".parquet")]
-        return pa.concat_tables([self.read_table(path, columns) for path in paths])
+        return pa.concat_tables([self.read_table(path, columns) for path in published.tables()])
 
     def delete(self, path: str) -> None:
         """Removes a folder if it is there."""

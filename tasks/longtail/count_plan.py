@@ -46,7 +46,15 @@ class DayCounts:
     @property
     def shape(self) -> Mapping[str, Any]:
         """Settings that the output's key is made of."""
-        return {"column": self.settings.column, "format": _FORMAT}
+        shape: dict[str, Any] = {"column": self.settings.column, "format": _FORMAT}
+        if self.sketch_confidence is not None:
+            shape["sketch_confidence"] = self.sketch_confidence
+        return shape
+
+    @property
+    def sketch_confidence(self) -> float | None:
+        """Confidence of the sketches of the IDs seen once; None to list those too."""
+        return None if self.settings.seen_once == "exact" else self.settings.sketch_confidence
 
     def find(self, lake: Lake) -> Published | None:
         """The counts, when they are there."""

@@ -23,6 +23,7 @@ from tasks.longtail.batches import IdFile, counted_types
 from tasks.longtail.columns import array_of, from_arrow, to_arrow
 from tasks.longtail.exchange import Scratch, read_part, write_parts, write_split
 from tasks.longtail.id_hash import integers_of
+from tasks.longtail.seen_once import write_apart
 from tasks.longtail.sorted_runs import Run, count_integers, merge_counts
 
 NO_IDS = str(pl.Null())
@@ -136,21 +137,35 @@ class MergeTask:
     part: int
     target: str
     """The file to be written, a lake path."""
+    sketch_confidence: float | None
+    """Confidence of the sketch of the IDs seen once; None to list those too."""
 
 
-def merge_part(task: MergeTask) -> tuple[int, int]:
+@dataclass(frozen=True)
+class PartTotals:
+    """What a part of a day's counts holds."""
+
+    ids: int
+    """IDs in the table."""
+    events: int
+    """Sum of their counts."""
+    seen_once: int
+    """IDs in the sketch."""
+
+
+def merge_part(task: MergeTask) -> PartTotals:
     """Merges a part over the batches of a day and writes it.
 
     Integers are ordered by place (`id_hash.place_integers`), strings by their bytes.
-
-    Returns:
-        Distinct IDs and the sum of their counts.
     """
     lake = Lake(task.url)
     merged = _merge(lake, task)
+    once = 0
+    if task.sketch_confidence is not None:
+        merged, once = write_apart(lake, task.target, merged, task.sketch_confidence)
     with lake.open_output(task.target) as stream:
         pq.write_table(merged, stream, compression="zstd", use_dictionary=["count"])
-    return merged.num_rows, int(np.sum(merged["count"].to_numpy()))
+    return PartTotals(merged.num_rows, int(np.sum(merged["count"].to_numpy())), once)
 
 
 def _merge(lake: Lake, task: MergeTask) -> pa.Table:

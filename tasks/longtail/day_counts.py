@@ -71,22 +71,31 @@ def publish_counts(
         partials = tuple(path for total in own for path in total.partials)
         parts = tasks[0].parts
         merges = [
-            MergeTask(lake.url, partials, part, output.uri(f"part-{part:05d}.parquet"))
+            MergeTask(
+                lake.url,
+                partials,
+                part,
+                output.uri(f"part-{part:05d}.parquet"),
+                counts.sketch_confidence,
+            )
             for part in range(parts)
         ]
         results = runner.map(f"merge {counts.table} {counts.day}", merge_part, merges)
         rows = sum(total.rows for total in own)
         nulls = sum(total.nulls for total in own)
-        events = sum(result[1] for result in results)
+        once = sum(result.seen_once for result in results)
+        events = sum(result.events for result in results) + once
         check_sum(events, nulls, rows, where)
         _check_rows(counts, totals, where)
         output.meta.update(
-            ids=sum(result[0] for result in results),
+            ids=sum(result.ids for result in results) + once,
             events=events,
             nulls=nulls,
             parts=parts,
             id_type=kind,
         )
+        if counts.sketch_confidence is not None:
+            output.meta["seen_once"] = once
 
     return lake.build(
         counts.dataset, counts.day, write, inputs=counts.inputs, settings=counts.shape

@@ -130,7 +130,7 @@ def _user_counts(spec: RunSpec) -> tuple[tuple[date, tuple[str, ...]], ...]:
     if not names:
         return ()
     counted = {day: spec.output("count", f"{names[0]}/{day}") for day in spec.train_days}
-    return tuple((day, tuple(counts.files())) for day, counts in counted.items())
+    return tuple((day, tuple(counts.tables())) for day, counts in counted.items())
 
 
 def _event_files(days: Iterable[Published]) -> tuple[EventFile, ...]:

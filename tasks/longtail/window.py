@@ -62,7 +62,7 @@ def check_types(lake: Lake, days: Sequence[WeightedDay]) -> str:
     Raises:
         DataError: They do not.
     """
-    days = [day for day in days if day.counts.manifest.rows]
+    days = [day for day in days if day.counts.manifest.meta["events"]]
     types = {str(day.counts.manifest.meta["id_type"]): day for day in days}
     if len(types) > 1:
         named = ", ".join(f"{kind} on {day.day}" for kind, day in sorted(types.items()))

@@ -21,6 +21,7 @@ from tasks.lake import Lake, Output, Published, partition_name
 from tasks.longtail.cluster import Runner
 from tasks.longtail.columns import from_arrow
 from tasks.longtail.id_hash import parts_for
+from tasks.longtail.seen_once import has_sketches
 from tasks.longtail.window import UNIT, WeightedDay, check_types, empty_window
 from tasks.longtail.window_layers import SLICES
 from tasks.longtail.window_parts import (
@@ -120,7 +121,8 @@ class WindowMerge:
         merged = self._find(today, days, parts)
         done = None if merged is None else _Carried(merged, [])
         again = self._tasks(days, parts, today, done, id_type)
-        return self._map(today, [replace(task, least_units=least, owners=owners) for task in again])
+        wanted = [replace(task, least_units=least, owners=owners) for task in again]
+        return self._map(today, wanted, days)
 
     def _tasks(
         self,
@@ -155,13 +157,13 @@ class WindowMerge:
     ) -> WindowSummary:
         """Merges, and keeps the window for tomorrow when that pays."""
         if not self._is_kept(days):
-            return self._map(today, tasks)
+            return self._map(today, tasks, days)
         found: list[WindowSummary] = []
 
         def write(output: Output) -> None:
             states = [_left_in(output.uri(), task) for task in tasks]
             kept = [replace(task, state=state) for task, state in zip(tasks, states, strict=True)]
-            found.append(self._map(today, kept))
+            found.append(self._map(today, kept, days))
             output.meta.update(
                 kept=[asdict(state) for state in states],
                 turn=tasks[0].turn + (tasks[0].before is not None),
@@ -172,17 +174,24 @@ class WindowMerge:
         self._lake.build(self._dataset, today, write, **identity)
         self._forget(before=today)
         # A window that an earlier attempt left is merged again: its tail stays where it is.
-        return found[0] if found else self._map(today, tasks)
+        return found[0] if found else self._map(today, tasks, days)
 
-    def _map(self, today: date, tasks: Sequence[PartTask]) -> WindowSummary:
+    def _map(
+        self, today: date, tasks: Sequence[PartTask], days: Sequence[WeightedDay]
+    ) -> WindowSummary:
         results = self._runner.map(f"window {self._name} {today}", merge_window_part, tasks)
-        return _summary(results)
+        # The parts do not see the IDs that only sketches hold.
+        units = sum(day.units * int(day.counts.manifest.meta["events"]) for day in days)
+        return _summary(results, units)
 
     @property
     def _dataset(self) -> str:
         return f"window/{self._name}"
 
     def _is_kept(self, days: Sequence[WeightedDay]) -> bool:
+        if any(has_sketches(day.counts) for day in days):
+            # Of which days the sketches are asked about an ID changes with the window.
+            return False
         return self._policy.decay == 1.0 and _rows(days) >= ROWS_TO_KEEP
 
     def _identity(self, days: Sequence[WeightedDay], parts: int) -> dict[str, Any]:
@@ -278,7 +287,7 @@ def _parts(days: Sequence[WeightedDay]) -> int:
     return parts_for(_rows(days), ROWS_PER_PART)
 
 
-def _summary(results: Sequence[PartResult]) -> WindowSummary:
+def _summary(results: Sequence[PartResult], units: int) -> WindowSummary:
     frames = [from_arrow(result.candidates) for result in results]
     # A part without any ID does not know their type.
     typed = [frame for frame, result in zip(frames, results, strict=True) if result.sums.ids]
@@ -287,7 +296,7 @@ def _summary(results: Sequence[PartResult]) -> WindowSummary:
         candidates=pl.concat(typed) if typed else empty_window(),
         sums=Sums(
             ids=sum(part.ids for part in sums),
-            units=sum(part.units for part in sums),
+            units=units,
             histogram=add_histograms([part.histogram for part in sums]),
             load=(
                 np.sum([part.load[0] for part in sums], axis=0),

@@ -19,6 +19,7 @@ from tasks.lake import Lake
 from tasks.longtail import window_layers
 from tasks.longtail.columns import from_arrow, scan
 from tasks.longtail.id_hash import partition_of
+from tasks.longtail.seen_once import has_sketches, rows_seen_once
 from tasks.longtail.window import WeightedDay, add_up, carry_text, combine, empty_window, is_recent
 from tasks.longtail.window_layers import SLICES, Layers, empty_layer, from_frame, layers_of
 from tasks.longtail.window_sums import Histogram, Sums, histogram_of, sums_from_arrow, sums_of
@@ -33,8 +34,12 @@ class CountFile:
     path: str
     units: int
     day: date
-    whole: bool
-    """Whether all of it belongs to the part."""
+    part: int
+    """Which part of the day's counts it is."""
+    parts: int
+    """Parts of the day's counts."""
+    seen_once: bool
+    """Whether a sketch of the IDs seen once lies beside it."""
 
 
 @dataclass(frozen=True)
@@ -107,14 +112,14 @@ def files_of_part(days: Sequence[WeightedDay], part: int, parts: int) -> tuple[C
     """Files of daily counts that hold IDs of a part, also where a day has other parts."""
     found = []
     for day in days:
-        paths = day.counts.files()
-        if day.parts >= parts:
-            each = day.parts // parts
-            chosen = paths[part * each : (part + 1) * each]
-        else:
-            chosen = [paths[part * day.parts // parts]]
-        whole = day.parts >= parts
-        found += [CountFile(path, day.units, day.day, whole) for path in chosen]
+        paths = day.counts.tables()
+        first = part * day.parts // parts
+        chosen = range(first, first + max(1, day.parts // parts))
+        sketches = has_sketches(day.counts)
+        found += [
+            CountFile(paths[number], day.units, day.day, number, day.parts, sketches)
+            for number in chosen
+        ]
     return tuple(found)
 
 
@@ -122,6 +127,8 @@ def merge_window_part(task: PartTask) -> PartResult:
     """Merges a part, leaves it for tomorrow and sums it up."""
     lake = Lake(task.url)
     changed = [_weighted(lake, task, file) for file in task.files]
+    if any(file.seen_once for file in task.files):
+        changed += rows_seen_once(lake, task.files, changed)
     changed = [frame for frame in changed if frame.height]
     return (_merge_text if task.id_type == TEXT else _merge_integers)(lake, task, changed)
 
@@ -190,7 +197,7 @@ def _of_whole(lake: Lake, task: PartTask, merged: pl.DataFrame, sums: Sums) -> P
 
 def _weighted(lake: Lake, task: PartTask, file: CountFile) -> pl.DataFrame:
     frame = scan(lake, file.path, ["id", "count"]).collect()
-    if not file.whole and frame.height:
+    if file.parts < task.parts and frame.height:
         frame = frame.filter(partition_of(frame["id"], task.parts) == task.part)
     return frame.select(
         "id",

@@ -23,7 +23,7 @@ from tests.tasks.longtail.raw_lake import (
     write_partition,
 )
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(60, func_only=True)]
 
 
 def rows_of(number, rows=60):

@@ -22,7 +22,7 @@ from tests.tasks.longtail.raw_lake import (
 from tests.tasks.longtail.raw_lake import events as table_of
 from tests.tasks.longtail.world import World, digests
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(60, func_only=True)]
 BEFORE = ("await_partition", "count", "vocabulary")
 
 

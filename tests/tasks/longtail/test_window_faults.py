@@ -14,7 +14,7 @@ from tasks.longtail import window_merge
 from tasks.longtail.window_parts import merge_window_part
 from tests.tasks.longtail.raw_lake import TABLES, at, events, run_steps, spec_of, write_partition
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(60, func_only=True)]
 DAYS = 4
 POLICY = {"min_count": 3, "tail_buckets": 3}
 
