@@ -160,6 +160,31 @@ class OptimizerSettings(Settings):
     """Added to the root of the accumulator."""
 
 
+class ValidationSettings(Settings):
+    """Recall on events of the window, measured while the model trains."""
+
+    users: int = Field(default=1000, ge=0)
+    """Train users whose last event is held out of the training to measure recall on; the start of
+    a training says how many examples these are. 0 for no validation."""
+    max_share: float = Field(default=0.01, gt=0, le=0.5)
+    """Largest share of the training examples that is held out."""
+    k: int = Field(default=20, ge=1)
+    """Cut-off of the recall."""
+    every: int | None = Field(default=None, ge=1)
+    """Macro-batches between two measurements; by default as often as `time_share` allows."""
+    time_share: float = Field(default=0.02, gt=0, le=1)
+    """Largest share of the training's time that is spent on measuring, where neither `every` nor
+    the end of an epoch or of the training asks for it."""
+
+
+class EarlyStoppingSettings(Settings):
+    """Whether the best epoch, by the recall of the validation, is the result."""
+
+    patience: int | None = Field(default=None, ge=1)
+    """Epochs without a better recall after which the training stops; the weights of the best
+    epoch are the result. None trains all epochs and takes the last one's."""
+
+
 class TrainingSettings(Settings):
     """How long, in which portions and on how many ranks a model is trained."""
 
@@ -196,6 +221,16 @@ class TrainingSettings(Settings):
     """The loss."""
     optimizer: OptimizerSettings = OptimizerSettings()
     """The optimizers."""
+    validation: ValidationSettings = ValidationSettings()
+    """Recall while the model trains."""
+    early_stopping: EarlyStoppingSettings = EarlyStoppingSettings()
+    """Choice of the epoch."""
+
+    @model_validator(mode="after")
+    def _stopping_needs_validation(self) -> TrainingSettings:
+        if self.early_stopping.patience is not None and self.validation.users == 0:
+            raise ValueError("early_stopping.patience needs validation.users of at least 1")
+        return self
 
 
 class TrainJob(Settings):
@@ -212,6 +247,9 @@ class TrainJob(Settings):
     """Parquet file of the item corpus; the row number is the item's index."""
     negatives_file: str | None
     """Alias table of the sampled negatives; None when the loss uses none."""
+    validation_file: str | None = None
+    """Users to validate on, with the columns of test users; by default the last events of some
+    train users are held out of the training."""
     table_rows: dict[str, int]
     """Rows of each embedding table, padding and buckets included."""
     table_hashes: dict[str, int]
@@ -230,6 +268,8 @@ class TrainJob(Settings):
     """The model."""
     training: TrainingSettings
     """The training."""
+    since_us: int | None = None
+    """Examples before this time, in microseconds since 1970, are not trained on."""
     checkpoint_dir: str
     """Where checkpoints live; a job that finds one there resumes from it."""
     output_dir: str

@@ -14,6 +14,7 @@ from models.accumulation import MacroStep, StepOutcome
 from models.checkpoint import Checkpoints
 from models.config import TrainJob
 from models.corpus import Corpus
+from models.current_vectors import TableVectors
 from models.embedding_tables import EmbeddingTables
 from models.encoder import Encoder
 from models.loss import loss_of
@@ -23,10 +24,12 @@ from models.negatives import AliasSampler
 from models.optimization import Optimization
 from models.progress import Meter, MetricSink, TrainSummary
 from models.reader import ExampleReader, MacroBatch
+from models.row_selection import select_rows
 from models.step_clock import StepClock
 from models.step_trace import TRACES, StepTrace
 from models.stopping import StopRequest
 from models.two_tower import TwoTower
+from models.validation import Validation, ValidationSchedule
 from models.weights import trained_model, write_weights
 
 
@@ -78,7 +81,10 @@ class DistributedTraining:
         self._sink = sink
         self._memory: dict[str, float] | None = None
         corpus = Corpus.from_parquet(job.corpus_file, job.model, job.table_rows)
-        self._reader = ExampleReader(job, len(corpus), collectives.rank(), collectives.world_size())
+        self._selection = collectives.first_decides(lambda: select_rows(job))
+        self._reader = ExampleReader(
+            job, len(corpus), collectives.rank(), collectives.world_size(), self._selection
+        )
         self._towers = TwoTower(
             job.model,
             job.tables,
@@ -96,15 +102,25 @@ class DistributedTraining:
         self._negatives = NegativePool(
             settings.loss, corpus, sampler, job.model.dim, settings.seed, device
         )
+        encoder = Encoder(job.model, corpus, job.table_hashes, device)
         self._step = MacroStep(
             job.model,
             loss_of(job.model, settings.loss),
             self._towers,
             self._tables,
             self._optimization,
-            Encoder(job.model, corpus, job.table_hashes, device),
+            encoder,
             self._negatives,
             device,
+        )
+        self._vectors = TableVectors(job.model, encoder, self._towers, self._tables)
+        self._validation = None
+        if self._selection.users is not None:
+            self._validation = Validation(
+                self._selection.users, job.model, len(corpus), settings.validation.k, device
+            )
+        self._schedule = ValidationSchedule(
+            settings, self._reader.steps_per_epoch, self._reader.steps, device
         )
         self._checkpoints = Checkpoints(job.checkpoint_dir, job.digest, settings.keep_checkpoints)
 
@@ -150,6 +166,8 @@ class DistributedTraining:
         reading = self._reader.read(done)
         with closing(reading), closing(trace):
             for macro in reading:
+                if self._schedule.exhausted:
+                    break
                 if macro.epoch and macro.step % self._reader.steps_per_epoch == 0:
                     self._optimization.decay_accumulators()
                 trace.before(macro.step)
@@ -161,16 +179,48 @@ class DistributedTraining:
                 done = macro.step + 1
                 counts.add(outcome, macro.examples)
                 meter.add(macro.examples, outcome.loss)
-                if meter.due(done):
-                    report = {**counts.take(), **(self._memory or {})}
+                recall, improved = self._validate(done, meter)
+                if recall or meter.due(done):
+                    report = {**counts.take(), **recall, **(self._memory or {})}
                     # Said once: it does not change.
                     self._memory = self._memory and {}
                     meter.report(done, self._reader.waited - waited, **report)
-                self._checkpoint(done, stop)
+                self._checkpoint(done, stop, improved)
                 if done - first == steps:
                     break
         self._checkpoints.finish()
-        return meter.summary(self._reader.waited - waited, resumed_from)
+        recall_kept = self._take_best(done, meter.recall)
+        return meter.summary(
+            self._reader.waited - waited, resumed_from, recall_kept, self._schedule.best_step
+        )
+
+    def _validate(self, done: int, meter: Meter) -> tuple[dict[str, float], bool]:
+        """Recall when it is due, by its name, and whether this epoch is the best so far."""
+        if self._validation is None or not self._schedule.due(done, meter.due(done)):
+            return {}, False
+        before = self._schedule.spent
+        meter.recall = self._schedule.measure(self._validation, self._vectors)
+        meter.leave_out(self._schedule.spent - before)
+        name = f"validation_recall_at_{self._job.training.validation.k}"
+        improved = self._schedule.judge(done, meter.recall)
+        report = {name: meter.recall, "validation_seconds": self._schedule.spent}
+        return report, improved
+
+    def _take_best(self, done: int, latest: float) -> float:
+        """Goes back to the best epoch where that is the result; returns its recall."""
+        best = self._schedule.best_step
+        if best is None:
+            return latest
+        recall = self._schedule.best_recall
+        if best != done:
+            self._restore(best)
+            if self._first:
+                self._sink.log_text(
+                    "best_epoch",
+                    f"recall@{self._job.training.validation.k} was best after step {best} of "
+                    f"{done}, {recall:.4f}: its weights are the result",
+                )
+        return recall
 
     @property
     def clock(self) -> StepClock:
@@ -202,13 +252,15 @@ class DistributedTraining:
         self._memory = use.metrics()
         return outcome
 
-    def _checkpoint(self, done: int, stop: StopRequest) -> None:
+    def _checkpoint(self, done: int, stop: StopRequest, improved: bool) -> None:
         # One rank may hear of the stop before another; all leave after the same step.
         (asked,) = collectives.maximum([int(stop.asked)], self._device)
         if done == self._reader.steps:
             return
         stop.asked = bool(asked)
-        if stop.asked or done % self._job.training.checkpoint_every == 0:
+        if improved:
+            self._checkpoints.pinned = done
+        if stop.asked or improved or done % self._job.training.checkpoint_every == 0:
             self._checkpoints.save(done, self._state(), wait=stop.asked)
         stop.raise_if_asked(done, self._reader.steps)
 
@@ -218,6 +270,7 @@ class DistributedTraining:
         state |= {f"towers.{k}": v for k, v in self._towers.state_dict().items()}
         state |= {f"optimizer.{k}": v for k, v in self._optimization.dense_state().items()}
         state |= {f"bank.{k}": v for k, v in self._negatives.state().items()}
+        state |= {f"validation.{k}": v for k, v in self._schedule.state().items()}
         return {**state, "rng": torch.get_rng_state()}
 
     def _restore(self, step: int) -> None:
@@ -225,6 +278,7 @@ class DistributedTraining:
         state = self._state()
         self._checkpoints.load(step, state)
         torch.set_rng_state(state["rng"])
+        self._checkpoints.pinned = self._schedule.best_step
 
     def _announce(self, resumed_from: int | None) -> None:
         if not self._first:
@@ -234,6 +288,7 @@ class DistributedTraining:
             f"device {self._device}, {collectives.world_size()} ranks, "
             f"{torch.get_num_threads()} threads each",
             f"{self._reader.examples:,} examples, {self._reader.steps_per_epoch:,} steps an epoch",
+            self._validation_line(),
             f"learning rate: towers {optimizer.learning_rate:g} ({optimizer.dense}), tables "
             f"{optimizer.learning_rate * optimizer.sparse_lr_scale:g} ({optimizer.sparse})",
             *(f"table {name}: {kind}" for name, kind in sorted(self._tables.sharding.items())),
@@ -241,6 +296,16 @@ class DistributedTraining:
         if resumed_from is not None:
             lines.append(f"resumed from step {resumed_from}")
         self._sink.log_text("training", "\n".join(lines))
+
+    def _validation_line(self) -> str:
+        if self._validation is None:
+            return "no validation"
+        if self._job.validation_file is not None:
+            return f"validation on {len(self._validation):,} users of {self._job.validation_file}"
+        return (
+            f"validation on the last event of {self._selection.size:,} users; these examples are "
+            "held out of the training"
+        )
 
     def _export(self) -> None:
         tables = self._tables.full_tables()

@@ -57,6 +57,8 @@ class EmbeddingTables:
         """Rows of each table."""
         self.names = sorted(tables)
         """Names of all tables."""
+        self.no_rows = torch.zeros(0, dtype=torch.int64, device=device)
+        """Row numbers of a table that is not asked for anything."""
         self._replicated = ReplicatedTables(copied, rows, optimizer, seed, device)
         self._sharded = ShardedTables(spread, rows, optimizer, seed, device) if spread else None
         self.sharding = dict.fromkeys(copied, "data_parallel")

@@ -147,7 +147,23 @@ class ShardedTables(nn.Module):
         pooled = self._model(features)
         if isinstance(pooled, Awaitable):
             pooled = pooled.wait()
+        if not torch.is_grad_enabled():
+            self.uncount_fetch()
         return {name: pooled[name][:count] for name, count in zip(self._names, counts, strict=True)}
+
+    @torch.no_grad()
+    def uncount_fetch(self) -> None:
+        """Takes back that the last fetch counts as a step, because no update follows it.
+
+        Adam's kernels count the steps of their bias correction when rows are looked up.
+        """
+        if self._whole is not None:
+            return
+        for module in self._model.modules():
+            for name in ("iter", "iter_cpu"):
+                counter = getattr(module, name, None)
+                if isinstance(counter, Tensor):
+                    counter.sub_(1)
 
     @torch.no_grad()
     def update(

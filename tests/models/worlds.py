@@ -223,6 +223,7 @@ def make_job(
             "epochs": 1,
             "threads": 1,
             "log_every": 5,
+            "validation": {"users": 0},
             "loss": {"num_negatives": 32, "negatives": "tfidf"},
             **training,
         }
