@@ -185,6 +185,23 @@ class EarlyStoppingSettings(Settings):
     epoch are the result. None trains all epochs and takes the last one's."""
 
 
+class WarmStartSettings(Settings):
+    """Whether a training continues from an earlier model."""
+
+    model: Literal["none", "champion", "latest"] = "none"
+    """`champion`: the model that is served when the run is resolved. `latest`: the newest candidate
+    of an earlier run, promoted or not. Where there is none, or it has seen a test day of this
+    run, the training starts anew, as it always does with `none`."""
+    examples: Literal["new", "window"] = "new"
+    """`new`: only events of the days that the earlier model has not been trained on. `window`:
+    all events of the window again."""
+    reinitialise: tuple[str, ...] = ()
+    """Tables that start anew, although the earlier model has them. A table whose `dim`, `dtype`,
+    `vocabulary.hashes` or `vocabulary.seed` changed is refused unless it is named here."""
+    reinitialise_towers: bool = False
+    """Whether the towers start anew; needed when `model.dim` or a tower's `hidden` changed."""
+
+
 class TrainingSettings(Settings):
     """How long, in which portions and on how many ranks a model is trained."""
 
@@ -208,6 +225,10 @@ class TrainingSettings(Settings):
     checkpoint_activations: bool = False
     """Whether the towers' inner activations are computed again in the backward pass instead of
     kept: less memory for some time."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Type that the towers' layers of the candidate compute in. `auto`: a short one where an
+    accelerator has one, `fp32` on CPUs, which only emulate them. `fp16` scales the loss, and skips
+    a step whose gradient overflows. Weights and the loss stay in fp32."""
     trace_steps: int = Field(default=0, ge=0, le=100)
     """Macro-batches recorded by `torch.profiler`, after the first ones of a run; the trace becomes
     an artifact. 0 for none."""
@@ -225,12 +246,30 @@ class TrainingSettings(Settings):
     """Recall while the model trains."""
     early_stopping: EarlyStoppingSettings = EarlyStoppingSettings()
     """Choice of the epoch."""
+    warm_start: WarmStartSettings = WarmStartSettings()
+    """Continuing from an earlier model; only the candidate does."""
 
     @model_validator(mode="after")
     def _stopping_needs_validation(self) -> TrainingSettings:
         if self.early_stopping.patience is not None and self.validation.users == 0:
             raise ValueError("early_stopping.patience needs validation.users of at least 1")
         return self
+
+
+class WarmStart(Settings):
+    """The earlier model that a training job continues from."""
+
+    bundle: str
+    """Local folder of its bundle."""
+    state: str | None
+    """Local folder of its optimizer state; None to start without."""
+    moves: dict[str, str]
+    """Tables that are continued, and the file that says where their rows come from (see
+    `models/row_moves.py`)."""
+    fresh_tables: tuple[str, ...] = ()
+    """Tables that the earlier model has, and that start anew."""
+    fresh_towers: bool = False
+    """Whether the towers start anew."""
 
 
 class TrainJob(Settings):
@@ -268,6 +307,8 @@ class TrainJob(Settings):
     """The model."""
     training: TrainingSettings
     """The training."""
+    warm_start: WarmStart | None = None
+    """What the training continues from; None for a new model."""
     since_us: int | None = None
     """Examples before this time, in microseconds since 1970, are not trained on."""
     checkpoint_dir: str

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from models import collectives
 from models.accumulation import MacroStep, StepOutcome
 from models.checkpoint import Checkpoints
-from models.config import TrainJob
+from models.config import TrainJob, WarmStart
 from models.corpus import Corpus
 from models.current_vectors import TableVectors
 from models.embedding_tables import EmbeddingTables
@@ -22,6 +22,8 @@ from models.memory_use import MemoryUse, NewTensors, bytes_of
 from models.negative_pool import NegativePool
 from models.negatives import AliasSampler
 from models.optimization import Optimization
+from models.optimizer_state import STATE_FOLDER, write_state
+from models.precision import LossScale, layer_type, needs_scale
 from models.progress import Meter, MetricSink, TrainSummary
 from models.reader import ExampleReader, MacroBatch
 from models.row_selection import select_rows
@@ -30,6 +32,7 @@ from models.step_trace import TRACES, StepTrace
 from models.stopping import StopRequest
 from models.two_tower import TwoTower
 from models.validation import Validation, ValidationSchedule
+from models.warm_start import EarlierModel
 from models.weights import trained_model, write_weights
 
 
@@ -85,17 +88,26 @@ class DistributedTraining:
         self._reader = ExampleReader(
             job, len(corpus), collectives.rank(), collectives.world_size(), self._selection
         )
+        layers = layer_type(settings.precision, device)
+        self._layers = "fp32" if layers is None else str(layers).removeprefix("torch.")
+        if layers is not None and device.type != "cpu":
+            # The products of the loss, too, at the speed of the device's matrix units.
+            torch.set_float32_matmul_precision("high")
         self._towers = TwoTower(
             job.model,
             job.tables,
             job.table_hashes,
             settings.seed,
             recompute=settings.checkpoint_activations,
+            layers=layers,
         ).to(device)
         self._tables = EmbeddingTables(
             job.tables, job.table_rows, settings.optimizer, settings.seed, device
         )
-        self._optimization = Optimization(settings.optimizer, self._towers, self._tables)
+        self._scale = LossScale(needs_scale(layers), device)
+        self._optimization = Optimization(
+            settings.optimizer, self._towers, self._tables, self._scale
+        )
         sampler = None
         if job.negatives_file is not None:
             sampler = AliasSampler.from_parquet(job.negatives_file, len(corpus))
@@ -136,6 +148,8 @@ class DistributedTraining:
         resumed_from = self._checkpoints.latest()
         if resumed_from is not None:
             self._restore(resumed_from)
+        elif self._job.warm_start is not None:
+            self.start_from(self._job.warm_start)
         self._announce(resumed_from)
         summary = self.fit(stop, resumed_from)
         self._export()
@@ -168,7 +182,8 @@ class DistributedTraining:
             for macro in reading:
                 if self._schedule.exhausted:
                     break
-                if macro.epoch and macro.step % self._reader.steps_per_epoch == 0:
+                has_past = macro.epoch > 0 or self._job.warm_start is not None
+                if has_past and macro.step % self._reader.steps_per_epoch == 0:
                     self._optimization.decay_accumulators()
                 trace.before(macro.step)
                 # The first step makes state that the others find; a run of one step has no other.
@@ -182,6 +197,9 @@ class DistributedTraining:
                 recall, improved = self._validate(done, meter)
                 if recall or meter.due(done):
                     report = {**counts.take(), **recall, **(self._memory or {})}
+                    if self._scale.active:
+                        report["loss_scale"] = self._scale.factor
+                        report["skipped_steps"] = self._scale.skipped
                     # Said once: it does not change.
                     self._memory = self._memory and {}
                     meter.report(done, self._reader.waited - waited, **report)
@@ -271,6 +289,7 @@ class DistributedTraining:
         state |= {f"optimizer.{k}": v for k, v in self._optimization.dense_state().items()}
         state |= {f"bank.{k}": v for k, v in self._negatives.state().items()}
         state |= {f"validation.{k}": v for k, v in self._schedule.state().items()}
+        state |= {f"precision.{k}": v for k, v in self._scale.state().items()}
         return {**state, "rng": torch.get_rng_state()}
 
     def _restore(self, step: int) -> None:
@@ -280,19 +299,35 @@ class DistributedTraining:
         torch.set_rng_state(state["rng"])
         self._checkpoints.pinned = self._schedule.best_step
 
+    @torch.no_grad()
+    def start_from(self, start: WarmStart) -> None:
+        """Takes over weights and optimizer state of an earlier model."""
+        # Each rank reads the files; one that cannot must not leave the others waiting.
+        earlier = collectives.all_or_none(lambda: EarlierModel(start, self._job))
+        earlier.fill_tables(self._tables.parts())
+        own = self._towers.state_dict()
+        for name, weight in earlier.tower_weights(own).items():
+            own[name].copy_(weight)
+        self._optimization.materialise()
+        state = self._optimization.state_by_parameter()
+        for name, value in earlier.tower_state(state).items():
+            state[name].copy_(value)
+
     def _announce(self, resumed_from: int | None) -> None:
         if not self._first:
             return
         optimizer = self._job.training.optimizer
         lines = [
             f"device {self._device}, {collectives.world_size()} ranks, "
-            f"{torch.get_num_threads()} threads each",
+            f"{torch.get_num_threads()} threads each, layers in {self._layers}",
             f"{self._reader.examples:,} examples, {self._reader.steps_per_epoch:,} steps an epoch",
             self._validation_line(),
             f"learning rate: towers {optimizer.learning_rate:g} ({optimizer.dense}), tables "
             f"{optimizer.learning_rate * optimizer.sparse_lr_scale:g} ({optimizer.sparse})",
             *(f"table {name}: {kind}" for name, kind in sorted(self._tables.sharding.items())),
         ]
+        if self._job.warm_start is not None:
+            lines.append(f"continues from {self._job.warm_start.bundle}")
         if resumed_from is not None:
             lines.append(f"resumed from step {resumed_from}")
         self._sink.log_text("training", "\n".join(lines))
@@ -308,8 +343,14 @@ class DistributedTraining:
         )
 
     def _export(self) -> None:
-        tables = self._tables.full_tables()
+        state, tables = self._tables.full_state(), self._tables.full_tables()
         if self._first:
+            write_state(
+                Path(self._job.output_dir) / STATE_FOLDER,
+                self._job.training.optimizer,
+                self._optimization.state_by_parameter(),
+                state,
+            )
             write_weights(
                 Path(self._job.output_dir),
                 trained_model(self._job),
@@ -317,6 +358,6 @@ class DistributedTraining:
                 tables,
             )
         else:
-            for _ in tables:
+            for _ in (*state, *tables):
                 pass
         dist.barrier()
