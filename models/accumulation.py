@@ -24,7 +24,7 @@ from models import collectives
 from models.config import ModelSettings
 from models.distinct import Distinct
 from models.embedding_tables import EmbeddingTables
-from models.encoder import Encoder
+from models.encoder import Encoder, TowerInputs
 from models.jagged import Jagged
 from models.loss import Loss
 from models.negative_pool import NegativePool, Pool
@@ -33,7 +33,7 @@ from models.reader import MacroBatch
 from models.step_clock import StepClock
 from models.two_tower import TwoTower
 
-Codes = dict[str, Jagged]
+Codes = TowerInputs
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class MacroStep:
                 (self._model.user, part.users),
                 (self._model.item, part.items),
             ):
-                for f in tower.features:
+                for f in tower.coded:
                     uses[f.table] += [(codes, f.name) for codes in portions]
         unique, total = {}, 0
         for table, places in uses.items():

@@ -51,11 +51,12 @@ class FeatureSettings(Settings):
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     """Name of the feature; for attributes, the column in the items or users table."""
-    table: str
-    """Embedding table that its codes index."""
-    kind: Literal["id", "list", "history"] = "id"
+    table: str = ""
+    """Embedding table that its codes index; a numeric feature has none."""
+    kind: Literal["id", "list", "history", "numeric"] = "id"
     """`id`: one ID. `list`: any number of IDs. `history`: the user's last items before the
-    event."""
+    event. `numeric`: a number, normalised by mean and deviation of the training data; a missing
+    one counts as the mean."""
     pooling: Literal["mean", "sum", "attention"] = "mean"
     """How the elements of a list or history become one vector."""
     max_length: int = Field(default=50, ge=1, le=10_000)
@@ -67,6 +68,10 @@ class FeatureSettings(Settings):
             raise ValueError(f"'{self.name}' is a column of the examples: choose another name")
         if self.name == "history" and self.kind != "history":
             raise ValueError("only a feature of kind history may be named 'history'")
+        if self.kind == "numeric" and self.table:
+            raise ValueError("a numeric feature has no table: its number is the tower's input")
+        if self.kind != "numeric" and not self.table:
+            raise ValueError(f"a feature of kind {self.kind} needs a table")
         return self
 
 
@@ -77,6 +82,22 @@ class TowerSettings(Settings):
     """Inputs, in the order of concatenation."""
     hidden: tuple[int, ...] = (128,)
     """Widths of the hidden layers; empty for none."""
+
+    @property
+    def coded(self) -> tuple[FeatureSettings, ...]:
+        """Features whose codes index a table."""
+        return tuple(f for f in self.features if f.kind != "numeric")
+
+    @property
+    def numeric(self) -> tuple[FeatureSettings, ...]:
+        """Features that are numbers; they stand behind the others in the tower's input."""
+        return tuple(f for f in self.features if f.kind == "numeric")
+
+    @model_validator(mode="after")
+    def _has_a_table(self) -> TowerSettings:
+        if not self.coded:
+            raise ValueError("a tower needs at least one feature with a table")
+        return self
 
 
 class ModelSettings(Settings):

@@ -10,7 +10,7 @@ from torch import Tensor
 from models.batch import UserInputs
 from models.config import ModelSettings, TowerSettings
 from models.embedding_tables import EmbeddingTables
-from models.encoder import Encoder
+from models.encoder import Encoder, TowerInputs
 from models.jagged import Jagged
 from models.two_tower import TwoTower
 
@@ -46,11 +46,11 @@ class TableVectors:
     def _vectors(
         self,
         tower: TowerSettings,
-        codes: dict[str, Jagged],
+        codes: TowerInputs,
         run: Callable[[Mapping[str, Tensor], Mapping[str, Jagged]], Tensor],
     ) -> Tensor:
         uses: dict[str, list[str]] = {name: [] for name in self._tables.names}
-        for f in tower.features:
+        for f in tower.coded:
             uses[f.table].append(f.name)
         unique = {}
         for table, names in uses.items():

@@ -21,6 +21,7 @@ from models.loss import loss_of
 from models.memory_use import MemoryUse, NewTensors, bytes_of
 from models.negative_pool import NegativePool
 from models.negatives import AliasSampler
+from models.numeric_features import measure_features
 from models.optimization import Optimization
 from models.optimizer_state import STATE_FOLDER, write_state
 from models.precision import LossScale, layer_type, needs_scale
@@ -114,7 +115,8 @@ class DistributedTraining:
         self._negatives = NegativePool(
             settings.loss, corpus, sampler, job.model.dim, settings.seed, device
         )
-        encoder = Encoder(job.model, corpus, job.table_hashes, device)
+        self._numeric = collectives.first_decides(lambda: measure_features(job))
+        encoder = Encoder(job.model, corpus, job.table_hashes, device, self._numeric)
         self._step = MacroStep(
             job.model,
             loss_of(job.model, settings.loss),
@@ -326,6 +328,11 @@ class DistributedTraining:
             f"{optimizer.learning_rate * optimizer.sparse_lr_scale:g} ({optimizer.sparse})",
             *(f"table {name}: {kind}" for name, kind in sorted(self._tables.sharding.items())),
         ]
+        lines += [
+            f"numeric feature {side}.{name}: {statistics.text()}"
+            for side, features in self._numeric.items()
+            for name, statistics in features.items()
+        ]
         if self._job.warm_start is not None:
             lines.append(f"continues from {self._job.warm_start.bundle}")
         if resumed_from is not None:
@@ -353,7 +360,7 @@ class DistributedTraining:
             )
             write_weights(
                 Path(self._job.output_dir),
-                trained_model(self._job),
+                trained_model(self._job, self._numeric),
                 self._towers.state_dict(),
                 tables,
             )

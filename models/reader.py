@@ -75,6 +75,7 @@ class MacroBatch:
             yield from (micro.items, micro.users, micro.local.item, micro.local.weight, users.user)
             for codes in (users.history, *users.features.values()):
                 yield from (codes.values, codes.offsets)
+            yield from users.numeric.values()
 
 
 class ExampleReader:
@@ -259,7 +260,7 @@ def _limits(job: TrainJob, num_items: int) -> Mapping[str, int]:
     limits = {"item": num_items, "user": job.num_users}
     if has_history(job.model):
         limits["history"] = num_items
-    for f in job.model.user.features:
+    for f in job.model.user.coded:
         if f.kind != "history" and f.table != FULL_USER_TABLE:
             limits[f.name] = job.table_rows[f.table]
     return limits

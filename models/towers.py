@@ -48,12 +48,14 @@ class Tower(nn.Module):
         super().__init__()
         self._recompute = recompute
         self._layers = layers
-        self._tables = {f.name: f.table for f in settings.features}
+        self._tables = {f.name: f.table for f in settings.coded}
+        self._numbers = len(settings.numeric)
         self._normalise = normalise
         self.pools = nn.ModuleDict(
-            {f.name: _pool(f, tables[f.table].dim, hashes[f.table]) for f in settings.features}
+            {f.name: _pool(f, tables[f.table].dim, hashes[f.table]) for f in settings.coded}
         )
-        widths = [sum(tables[f.table].dim for f in settings.features), *settings.hidden]
+        embedded = sum(tables[f.table].dim for f in settings.coded)
+        widths = [embedded + self._numbers, *settings.hidden]
         modules: list[nn.Module] = []
         for width_in, width_out in pairwise(widths):
             # Smooth, because exact accumulation is compared with a reference: a kink would
@@ -66,12 +68,17 @@ class Tower(nn.Module):
 
         Args:
             rows: Embedding rows by table, `[R, table dim]`.
-            codes: Positions in those rows by feature, B rows each.
+            codes: Positions in those rows by feature, B rows each; with numeric features,
+                `TowerInputs`.
 
         Returns:
             `[B, dim]`.
         """
         pooled = [pool(rows[self._tables[name]], codes[name]) for name, pool in self.pools.items()]
+        if self._numbers:
+            numbers = getattr(codes, "numbers", None)
+            assert numbers is not None, "the tower has numeric features"
+            pooled.append(numbers.to(pooled[0].dtype))
         together = torch.cat(pooled, dim=1)
         if self._layers is None:
             vectors = self._through_mlp(together)

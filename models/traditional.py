@@ -22,6 +22,7 @@ from models.corpus import FULL_ITEM_TABLE, FULL_USER_TABLE, Corpus
 from models.encoder import Encoder
 from models.errors import CheckpointError, ModelError
 from models.initial import initial_rows
+from models.numeric_features import measure_features
 from models.progress import Meter, MetricSink, TrainSummary
 from models.reader import ExampleReader, MacroBatch
 from models.row_selection import select_rows
@@ -60,7 +61,7 @@ def with_full_tables(job: TrainJob, num_items: int) -> TrainJob:
             "item": _renamed(job.model.item, {item_table: FULL_ITEM_TABLE}, item_table),
         }
     )
-    used = {f.table for tower in (model.user, model.item) for f in tower.features}
+    used = {f.table for tower in (model.user, model.item) for f in tower.coded}
     return job.model_copy(
         update={
             "model": model,
@@ -103,7 +104,8 @@ class _Training:
         self._num_items = len(corpus)
         selection = select_rows(job)
         self._reader = ExampleReader(job, len(corpus), selection=selection)
-        self._encoder = Encoder(job.model, corpus, job.table_hashes, device)
+        self._numeric = measure_features(job)
+        self._encoder = Encoder(job.model, corpus, job.table_hashes, device, self._numeric)
         seed = job.training.seed
         self._towers = TwoTower(job.model, job.tables, job.table_hashes, seed).to(device)
         self._tables = nn.ModuleDict(
@@ -170,7 +172,10 @@ class _Training:
         summary = meter.summary(self._reader.waited, resumed_from, recall_kept, best)
         tables = ((name, self._weight(name)) for name in self._job.tables)
         write_weights(
-            Path(self._job.output_dir), trained_model(self._job), self._towers.state_dict(), tables
+            Path(self._job.output_dir),
+            trained_model(self._job, self._numeric),
+            self._towers.state_dict(),
+            tables,
         )
         return summary
 

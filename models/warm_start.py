@@ -215,8 +215,8 @@ def _columns(
 ) -> dict[tuple[str, str], slice]:
     """Columns of the first layer by feature, which its name and table tell apart."""
     found, first = {}, 0
-    for feature in tower.features:
-        width = tables[feature.table].dim
+    for feature in (*tower.coded, *tower.numeric):
+        width = tables[feature.table].dim if feature.table else 1
         found[feature.name, feature.table] = slice(first, first + width)
         first += width
     return found

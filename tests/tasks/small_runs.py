@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from models.numeric_features import NumericStatistics
 from models.optimizer_state import STATE_FOLDER, write_state
 from models.weights import TrainedModel, write_weights
 from tasks import train
@@ -174,6 +175,16 @@ def fake_training(spec: RunSpec, *, seed: int) -> None:
             table_hashes=meta["table_hashes"],
             num_users=meta["num_users"],
             digest=f"{examples.digest}-{seed}",
+            numeric={
+                side: {
+                    f.name: NumericStatistics(mean=30.0, std=10.0, missing=0, rows=1)
+                    for f in tower.numeric
+                }
+                for side, tower in (
+                    ("user", spec.config.model.user),
+                    ("item", spec.config.model.item),
+                )
+            },
         )
         generator = torch.Generator().manual_seed(seed)
         tables = []
