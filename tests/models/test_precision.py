@@ -3,6 +3,7 @@ what would have vanished, and a step whose gradient overflows moves nothing."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from models.config import TrainJob
 from models.precision import LossScale, layer_type
 from models.trainer import train
 from tests.models.sinks import Recorder
-from tests.models.workers import run
+from tests.models.workers import start
 from tests.models.worlds import World, make_job, make_model, make_world
 
 CPU = torch.device("cpu")
@@ -188,10 +189,19 @@ def test_auto_asks_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.integration
 @pytest.mark.timeout(300)
 def test_two_ranks_skip_the_same_steps(world: World, tmp_path: Path) -> None:
-    """At any number of ranks: a gradient that overflows on one is not taken on the other."""
-    one = _job(world, tmp_path / "one", "fp16", optimizer={"eps": 1e-4})
-    train(one, Recorder())
-    two = _job(world, tmp_path / "two", "fp16", optimizer={"eps": 1e-4}, sharding="row_wise")
-    assert run(two, tmp_path / "run", ranks=2)["world_size"] == 2
+    """A gradient that overflows on one rank is not taken on the other either."""
+    optimizer = {"dense": "sgd", "sparse": "sgd", "learning_rate": 0.5, "sparse_lr_scale": 2.0}
+    loss = {"num_negatives": 32, "negatives": "tfidf", "pool": "macro_batch"}
+    one = _job(world, tmp_path / "one", "fp16", optimizer=optimizer, loss=loss)
+    recorder = Recorder()
+    train(one, recorder)
+    skipped = recorder.metrics[-1][1]["skipped_steps"]
+    assert skipped > 0, "the first scale is to be too high"
+    two = _job(world, tmp_path / "two", "fp16", optimizer=optimizer, loss=loss, sharding="row_wise")
+    process = start(two, tmp_path / "run", ranks=2)
+    output, _ = process.communicate(timeout=250)
+    assert process.returncode == 0, (tmp_path / "run/stderr.txt").read_text()[-4000:]
+    reports = [json.loads(line) for line in output.splitlines() if '"skipped_steps"' in line]
+    assert reports[-1]["skipped_steps"] == skipped
     for name, weight in _weights(one).items():
-        torch.testing.assert_close(_weights(two)[name], weight, rtol=0.05, atol=0.02)
+        torch.testing.assert_close(_weights(two)[name], weight, rtol=0.05, atol=0.02, msg=name)
