@@ -28,6 +28,7 @@ from benchmarks.synthetic_events import zipf_ranks
 from models.config import EmbeddingTableSettings, OptimizerSettings
 from models.embedding_tables import EmbeddingTables
 from models.optimization import Optimization
+from models.precision import LossScale
 
 ROWS, DIM = 2000, 16
 STEPS, TOUCHED = 150, 256
@@ -41,7 +42,7 @@ def simulate(days: int, decay: float) -> dict[str, list[float]]:
     tables = EmbeddingTables(
         {"t": EmbeddingTableSettings(dim=DIM)}, {"t": ROWS + 1}, settings, seed=1, device=CPU
     )
-    optimization = Optimization(settings, nn.Linear(1, 1), tables)
+    optimization = Optimization(settings, nn.Linear(1, 1), tables, LossScale(False, CPU))
     rng = np.random.default_rng(3)
     generator = torch.Generator().manual_seed(3)
     target = torch.zeros(ROWS + 1, DIM)

@@ -105,6 +105,7 @@ def make_taste_job(folder: Path, output: Path, shape: Tastes, dtype: str, seed: 
                 "dim": 32,
             },
             "training": {
+                "validation": {"users": 0},
                 "epochs": 2,
                 "batch_size": 1024,
                 "threads": 1,

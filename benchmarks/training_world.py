@@ -118,6 +118,7 @@ def make_job(folder: Path, shape: WorldShape, steps: int, **training: object) ->
                 "dim": DIM,
             },
             "training": {
+                "validation": {"users": 0},
                 "epochs": 1,
                 "batch_size": shape.batch,
                 "threads": 1,

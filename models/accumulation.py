@@ -24,7 +24,7 @@ from models import collectives
 from models.config import ModelSettings
 from models.distinct import Distinct
 from models.embedding_tables import EmbeddingTables
-from models.encoder import Encoder
+from models.encoder import Encoder, TowerInputs
 from models.jagged import Jagged
 from models.loss import Loss
 from models.negative_pool import NegativePool, Pool
@@ -33,7 +33,7 @@ from models.reader import MacroBatch
 from models.step_clock import StepClock
 from models.two_tower import TwoTower
 
-Codes = dict[str, Jagged]
+Codes = TowerInputs
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,8 @@ class MacroStep:
             fetched = self._tables.fetch(unique)
         nothing = torch.zeros((), dtype=torch.int64, device=self._device)
         totals = _Totals(torch.zeros((), device=self._device), nothing, nothing)
-        scale = 1.0 / max(macro.weight, 1e-12)
+        share = 1.0 / max(macro.weight, 1e-12)
+        scale = share * self._optimization.scale.factor
         for part in parts:
             if len(part.users) == 1:
                 self._one_pass(part, fetched.rows, scale, totals)
@@ -143,7 +144,7 @@ class MacroStep:
         with self.clock.part("updating"):
             norm = self._optimization.step(fetched)
         return StepOutcome(
-            loss=totals.loss,
+            loss=totals.loss * share,
             rows=sum(u.numel() for u in unique.values()),
             codes=codes,
             repeats=totals.repeats,
@@ -175,7 +176,7 @@ class MacroStep:
                 (self._model.user, part.users),
                 (self._model.item, part.items),
             ):
-                for f in tower.features:
+                for f in tower.coded:
                     uses[f.table] += [(codes, f.name) for codes in portions]
         unique, total = {}, 0
         for table, places in uses.items():
@@ -196,9 +197,9 @@ class MacroStep:
         with self.clock.part("towers forward"):
             users = self._towers.user_vectors(rows, part.users[0])
             items = self._towers.item_vectors(rows, part.items[0])
-        loss = self._compare(part, users, items, totals) * scale
+        loss = self._compare(part, users, items, totals)
         with self.clock.part("towers backward"):
-            loss.backward()  # type: ignore[no-untyped-call]
+            (loss * scale).backward()  # type: ignore[no-untyped-call]
         totals.loss += loss.detach()
 
     def _two_passes(
@@ -209,8 +210,8 @@ class MacroStep:
         with self.clock.part("towers forward"), torch.no_grad():
             vectors = [torch.cat([tower(rows, c) for c in codes]) for tower, codes in towers]
         users, items = (v.requires_grad_() for v in vectors)
-        loss = self._compare(part, users, items, totals) * scale
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss = self._compare(part, users, items, totals)
+        (loss * scale).backward()  # type: ignore[no-untyped-call]
         totals.loss += loss.detach()
         with self.clock.part("towers backward"):
             for (tower, portions), whole in zip(towers, (users, items), strict=True):

@@ -2,15 +2,16 @@
 
 Columns of a file of training examples: `user` int64 (dense index of the user), `item` int32
 (index in the corpus), `history` list<int32> (corpus indices of the user's last items before the
-event, oldest first), `weight` float32, and for each `id` or `list` feature of the user tower a
-column of codes, list<int32>. Files of users (test, serving) have the same columns without `item`
-and `weight`, and may have `seen` list<int32> (corpus indices to leave out of recommendations).
+event, oldest first), `weight` float32, for each `id` or `list` feature of the user tower a column
+of codes, list<int32>, and for each `numeric` feature a column of numbers, null where there is none.
+Files of users (test, serving) have the same columns without `item` and `weight`, and may have
+`seen` list<int32> (corpus indices to leave out of recommendations).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -44,12 +45,14 @@ class UserInputs:
         features: Codes of each `id` and `list` feature, by name; U rows each.
         history: Corpus indices of the last items, oldest first; U rows.
         seen: Corpus indices to leave out of recommendations; U rows, or None.
+        numeric: Raw values of each `numeric` feature, by name, float64 `[U]`; NaN for none.
     """
 
     user: Tensor
     features: Mapping[str, Jagged]
     history: Jagged
     seen: Jagged | None = None
+    numeric: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return self.user.numel()
@@ -68,9 +71,7 @@ class UserInputs:
         features = (
             {}
             if model is None
-            else {
-                f.name: _jagged(table, f.name) for f in model.user.features if f.kind != "history"
-            }
+            else {f.name: _jagged(table, f.name) for f in model.user.coded if f.kind != "history"}
         )
         if model is not None and has_history(model):
             history = _jagged(table, "history")
@@ -80,7 +81,9 @@ class UserInputs:
                 torch.zeros(table.num_rows + 1, dtype=torch.int64),
             )
         seen = _jagged(table, "seen") if "seen" in table.column_names else None
-        return cls(integers(table, "user"), features, history, seen)
+        names = [] if model is None else [f.name for f in model.user.numeric]
+        numeric = {name: numbers(table, name) for name in names}
+        return cls(integers(table, "user"), features, history, seen, numeric)
 
     def slice(self, start: int, stop: int) -> UserInputs:
         """Users `start` to `stop`."""
@@ -89,6 +92,7 @@ class UserInputs:
             {name: codes.slice(start, stop) for name, codes in self.features.items()},
             self.history.slice(start, stop),
             None if self.seen is None else self.seen.slice(start, stop),
+            {name: values[start:stop] for name, values in self.numeric.items()},
         )
 
     def to(self, device: torch.device) -> UserInputs:
@@ -98,6 +102,7 @@ class UserInputs:
             {name: codes.to(device) for name, codes in self.features.items()},
             self.history.to(device),
             None if self.seen is None else self.seen.to(device),
+            {name: v.to(device, non_blocking=True) for name, v in self.numeric.items()},
         )
 
 
@@ -151,6 +156,28 @@ def integers(table: pa.Table, name: str) -> Tensor:
     if not pa.types.is_integer(column.type):
         raise ValueError(f"column '{name}': integers are needed, not {column.type}")
     return torch.from_numpy(column.to_numpy().astype(np.int64))
+
+
+def numbers(table: pa.Table, name: str) -> Tensor:
+    """A column of numbers, float64 `[N]`; NaN where there is none.
+
+    Raises:
+        ValueError: The column is missing, holds no numbers, or one that is not finite.
+    """
+    if name not in table.column_names:
+        raise ValueError(f"no column '{name}'")
+    column = table.column(name)
+    known = pa.types.is_null(column.type) or pa.types.is_boolean(column.type)
+    if not (known or pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
+        raise ValueError(f"column '{name}': numbers are needed, not {column.type}")
+    present = column.is_valid().to_numpy(zero_copy_only=False)
+    values = np.full(len(column), np.nan)
+    values[present] = column.drop_null().cast(pa.float64()).to_numpy()
+    wrong = np.flatnonzero(present & ~np.isfinite(values))
+    if wrong.size:
+        row = int(wrong[0])
+        raise ValueError(f"column '{name}' is {column[row].as_py()} in row {row}: not finite")
+    return torch.from_numpy(values)
 
 
 def _floats(table: pa.Table, name: str) -> Tensor:

@@ -260,7 +260,7 @@ class Recommender:
         assert trained is not None
         limits = {
             f.name: trained.table_rows[f.table]
-            for f in trained.model.user.features
+            for f in trained.model.user.coded
             if f.kind != "history" and f.table != FULL_USER_TABLE
         }
         columns = {name: codes.values for name, codes in users.features.items() if name in limits}
@@ -291,7 +291,7 @@ def _item_vectors(folder: Path, trained: TrainedModel | None) -> Tensor:
 def _corpus_and_encoder(folder: Path, trained: TrainedModel) -> tuple[Corpus, Encoder]:
     try:
         corpus = Corpus.from_parquet(str(folder / CORPUS), trained.model, trained.table_rows)
-        return corpus, Encoder(trained.model, corpus, trained.table_hashes)
+        return corpus, Encoder(trained.model, corpus, trained.table_hashes, numeric=trained.numeric)
     except (ExamplesError, ValueError) as error:
         raise BundleError(f"corpus and weights do not fit: {error}") from error
 

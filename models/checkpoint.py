@@ -46,6 +46,8 @@ class Checkpoints:
         self._remote = "://" in location
         self._digest = digest
         self._keep = keep
+        self.pinned: int | None = None
+        """Step whose checkpoint is kept whatever its age."""
         self._pending: Future[Any] | None = None
         self._finished = threading.Event()
         self._error: BaseException | None = None
@@ -159,7 +161,8 @@ class Checkpoints:
         complete = [step for step in steps if self._marker(step) is not None]
         for step in steps:
             # One without a marker is what an earlier removal left behind.
-            if step < complete[-1] and step not in complete[-self._keep :]:
+            kept = {*complete[-self._keep :], self.pinned}
+            if step < complete[-1] and step not in kept:
                 self._discard(step)
 
     def _discard(self, step: int) -> None:

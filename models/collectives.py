@@ -113,6 +113,27 @@ def first_decides(work: Callable[[], T]) -> T:
     return cast(T, result)
 
 
+def all_or_none(work: Callable[[], T]) -> T:
+    """Does the work on every rank; where it fails on one, it fails on all.
+
+    Args:
+        work: No collective; errors must be picklable.
+    """
+    if world_size() == 1:
+        return work()
+    result, error = None, None
+    try:
+        result = work()
+    except Exception as failure:
+        error = failure
+    errors: list[Exception | None] = [None] * world_size()
+    dist.all_gather_object(errors, error)
+    for found in errors:
+        if found is not None:
+            raise found
+    return cast(T, result)
+
+
 class _GatherShares(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, sizes: list[int]) -> Tensor:

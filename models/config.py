@@ -51,11 +51,12 @@ class FeatureSettings(Settings):
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     """Name of the feature; for attributes, the column in the items or users table."""
-    table: str
-    """Embedding table that its codes index."""
-    kind: Literal["id", "list", "history"] = "id"
+    table: str = ""
+    """Embedding table that its codes index; a numeric feature has none."""
+    kind: Literal["id", "list", "history", "numeric"] = "id"
     """`id`: one ID. `list`: any number of IDs. `history`: the user's last items before the
-    event."""
+    event. `numeric`: a number, normalised by mean and deviation of the training data; a missing
+    one counts as the mean."""
     pooling: Literal["mean", "sum", "attention"] = "mean"
     """How the elements of a list or history become one vector."""
     max_length: int = Field(default=50, ge=1, le=10_000)
@@ -67,6 +68,10 @@ class FeatureSettings(Settings):
             raise ValueError(f"'{self.name}' is a column of the examples: choose another name")
         if self.name == "history" and self.kind != "history":
             raise ValueError("only a feature of kind history may be named 'history'")
+        if self.kind == "numeric" and self.table:
+            raise ValueError("a numeric feature has no table: its number is the tower's input")
+        if self.kind != "numeric" and not self.table:
+            raise ValueError(f"a feature of kind {self.kind} needs a table")
         return self
 
 
@@ -77,6 +82,22 @@ class TowerSettings(Settings):
     """Inputs, in the order of concatenation."""
     hidden: tuple[int, ...] = (128,)
     """Widths of the hidden layers; empty for none."""
+
+    @property
+    def coded(self) -> tuple[FeatureSettings, ...]:
+        """Features whose codes index a table."""
+        return tuple(f for f in self.features if f.kind != "numeric")
+
+    @property
+    def numeric(self) -> tuple[FeatureSettings, ...]:
+        """Features that are numbers; they stand behind the others in the tower's input."""
+        return tuple(f for f in self.features if f.kind == "numeric")
+
+    @model_validator(mode="after")
+    def _has_a_table(self) -> TowerSettings:
+        if not self.coded:
+            raise ValueError("a tower needs at least one feature with a table")
+        return self
 
 
 class ModelSettings(Settings):
@@ -160,6 +181,48 @@ class OptimizerSettings(Settings):
     """Added to the root of the accumulator."""
 
 
+class ValidationSettings(Settings):
+    """Recall on events of the window, measured while the model trains."""
+
+    users: int = Field(default=1000, ge=0)
+    """Train users whose last event is held out of the training to measure recall on; the start of
+    a training says how many examples these are. 0 for no validation."""
+    max_share: float = Field(default=0.01, gt=0, le=0.5)
+    """Largest share of the training examples that is held out."""
+    k: int = Field(default=20, ge=1)
+    """Cut-off of the recall."""
+    every: int | None = Field(default=None, ge=1)
+    """Macro-batches between two measurements; by default as often as `time_share` allows."""
+    time_share: float = Field(default=0.02, gt=0, le=1)
+    """Largest share of the training's time that is spent on measuring, where neither `every` nor
+    the end of an epoch or of the training asks for it."""
+
+
+class EarlyStoppingSettings(Settings):
+    """Whether the best epoch, by the recall of the validation, is the result."""
+
+    patience: int | None = Field(default=None, ge=1)
+    """Epochs without a better recall after which the training stops; the weights of the best
+    epoch are the result. None trains all epochs and takes the last one's."""
+
+
+class WarmStartSettings(Settings):
+    """Whether a training continues from an earlier model."""
+
+    model: Literal["none", "champion", "latest"] = "none"
+    """`champion`: the model that is served when the run is resolved. `latest`: the newest candidate
+    of an earlier run, promoted or not. Where there is none, or it has seen a test day of this
+    run, the training starts anew, as it always does with `none`."""
+    examples: Literal["new", "window"] = "new"
+    """`new`: only events of the days that the earlier model has not been trained on. `window`:
+    all events of the window again."""
+    reinitialise: tuple[str, ...] = ()
+    """Tables that start anew, although the earlier model has them. A table whose `dim`, `dtype`,
+    `vocabulary.hashes` or `vocabulary.seed` changed is refused unless it is named here."""
+    reinitialise_towers: bool = False
+    """Whether the towers start anew; needed when `model.dim` or a tower's `hidden` changed."""
+
+
 class TrainingSettings(Settings):
     """How long, in which portions and on how many ranks a model is trained."""
 
@@ -183,6 +246,10 @@ class TrainingSettings(Settings):
     checkpoint_activations: bool = False
     """Whether the towers' inner activations are computed again in the backward pass instead of
     kept: less memory for some time."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Type that the towers' layers of the candidate compute in. `auto`: a short one where an
+    accelerator has one, `fp32` on CPUs, which only emulate them. `fp16` scales the loss, and skips
+    a step whose gradient overflows. Weights and the loss stay in fp32."""
     trace_steps: int = Field(default=0, ge=0, le=100)
     """Macro-batches recorded by `torch.profiler`, after the first ones of a run; the trace becomes
     an artifact. 0 for none."""
@@ -196,6 +263,34 @@ class TrainingSettings(Settings):
     """The loss."""
     optimizer: OptimizerSettings = OptimizerSettings()
     """The optimizers."""
+    validation: ValidationSettings = ValidationSettings()
+    """Recall while the model trains."""
+    early_stopping: EarlyStoppingSettings = EarlyStoppingSettings()
+    """Choice of the epoch."""
+    warm_start: WarmStartSettings = WarmStartSettings()
+    """Continuing from an earlier model; only the candidate does."""
+
+    @model_validator(mode="after")
+    def _stopping_needs_validation(self) -> TrainingSettings:
+        if self.early_stopping.patience is not None and self.validation.users == 0:
+            raise ValueError("early_stopping.patience needs validation.users of at least 1")
+        return self
+
+
+class WarmStart(Settings):
+    """The earlier model that a training job continues from."""
+
+    bundle: str
+    """Local folder of its bundle."""
+    state: str | None
+    """Local folder of its optimizer state; None to start without."""
+    moves: dict[str, str]
+    """Tables that are continued, and the file that says where their rows come from (see
+    `models/row_moves.py`)."""
+    fresh_tables: tuple[str, ...] = ()
+    """Tables that the earlier model has, and that start anew."""
+    fresh_towers: bool = False
+    """Whether the towers start anew."""
 
 
 class TrainJob(Settings):
@@ -212,6 +307,9 @@ class TrainJob(Settings):
     """Parquet file of the item corpus; the row number is the item's index."""
     negatives_file: str | None
     """Alias table of the sampled negatives; None when the loss uses none."""
+    validation_file: str | None = None
+    """Users to validate on, with the columns of test users; by default the last events of some
+    train users are held out of the training."""
     table_rows: dict[str, int]
     """Rows of each embedding table, padding and buckets included."""
     table_hashes: dict[str, int]
@@ -230,6 +328,10 @@ class TrainJob(Settings):
     """The model."""
     training: TrainingSettings
     """The training."""
+    warm_start: WarmStart | None = None
+    """What the training continues from; None for a new model."""
+    since_us: int | None = None
+    """Examples before this time, in microseconds since 1970, are not trained on."""
     checkpoint_dir: str
     """Where checkpoints live; a job that finds one there resumes from it."""
     output_dir: str

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from models.batch import integers
+from models.batch import integers, numbers
 from models.config import ModelSettings
 from models.errors import ExamplesError
 from models.jagged import Jagged
@@ -27,10 +27,12 @@ class Corpus:
     Attributes:
         train_count: Train interactions of each item, int64 `[I]`.
         features: Codes of each feature of the item tower, by name; I rows each.
+        numeric: Raw values of its numeric features, by name, float64 `[I]`; NaN for none.
     """
 
     train_count: Tensor
     features: Mapping[str, Jagged]
+    numeric: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return self.train_count.numel()
@@ -59,14 +61,15 @@ class Corpus:
             ExamplesError: The file is damaged, a column is missing or of another type, or the
                 corpus does not fit the tables.
         """
-        names = [f.name for f in model.item.features]
-        table = read_parquet(location, ["train_count", *names])
+        names, numeric = [f.name for f in model.item.coded], [f.name for f in model.item.numeric]
+        table = read_parquet(location, ["train_count", *names, *numeric])
         try:
             features = {name: Jagged.from_arrow(table.column(name)) for name in names}
-            corpus = cls(integers(table, "train_count"), features)
+            values = {name: numbers(table, name) for name in numeric}
+            corpus = cls(integers(table, "train_count"), features, values)
         except ValueError as error:
             raise ExamplesError(f"the corpus cannot be used: {error}", location) from error
-        for f in model.item.features:
+        for f in model.item.coded:
             limit, codes = table_rows[f.table], features[f.name]
             if f.table == FULL_ITEM_TABLE:
                 if limit != len(corpus) + 1:

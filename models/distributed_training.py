@@ -12,21 +12,28 @@ import torch.distributed as dist
 from models import collectives
 from models.accumulation import MacroStep, StepOutcome
 from models.checkpoint import Checkpoints
-from models.config import TrainJob
+from models.config import TrainJob, WarmStart
 from models.corpus import Corpus
+from models.current_vectors import TableVectors
 from models.embedding_tables import EmbeddingTables
 from models.encoder import Encoder
 from models.loss import loss_of
 from models.memory_use import MemoryUse, NewTensors, bytes_of
 from models.negative_pool import NegativePool
 from models.negatives import AliasSampler
+from models.numeric_features import measure_features
 from models.optimization import Optimization
+from models.optimizer_state import STATE_FOLDER, write_state
+from models.precision import LossScale, layer_type, needs_scale
 from models.progress import Meter, MetricSink, TrainSummary
 from models.reader import ExampleReader, MacroBatch
+from models.row_selection import select_rows
 from models.step_clock import StepClock
 from models.step_trace import TRACES, StepTrace
 from models.stopping import StopRequest
 from models.two_tower import TwoTower
+from models.validation import Validation, ValidationSchedule
+from models.warm_start import EarlierModel
 from models.weights import trained_model, write_weights
 
 
@@ -78,33 +85,56 @@ class DistributedTraining:
         self._sink = sink
         self._memory: dict[str, float] | None = None
         corpus = Corpus.from_parquet(job.corpus_file, job.model, job.table_rows)
-        self._reader = ExampleReader(job, len(corpus), collectives.rank(), collectives.world_size())
+        self._selection = collectives.first_decides(lambda: select_rows(job))
+        self._reader = ExampleReader(
+            job, len(corpus), collectives.rank(), collectives.world_size(), self._selection
+        )
+        layers = layer_type(settings.precision, device)
+        self._layers = "fp32" if layers is None else str(layers).removeprefix("torch.")
+        if layers is not None and device.type != "cpu":
+            # The products of the loss, too, at the speed of the device's matrix units.
+            torch.set_float32_matmul_precision("high")
         self._towers = TwoTower(
             job.model,
             job.tables,
             job.table_hashes,
             settings.seed,
             recompute=settings.checkpoint_activations,
+            layers=layers,
         ).to(device)
         self._tables = EmbeddingTables(
             job.tables, job.table_rows, settings.optimizer, settings.seed, device
         )
-        self._optimization = Optimization(settings.optimizer, self._towers, self._tables)
+        self._scale = LossScale(needs_scale(layers), device)
+        self._optimization = Optimization(
+            settings.optimizer, self._towers, self._tables, self._scale
+        )
         sampler = None
         if job.negatives_file is not None:
             sampler = AliasSampler.from_parquet(job.negatives_file, len(corpus))
         self._negatives = NegativePool(
             settings.loss, corpus, sampler, job.model.dim, settings.seed, device
         )
+        self._numeric = collectives.first_decides(lambda: measure_features(job))
+        encoder = Encoder(job.model, corpus, job.table_hashes, device, self._numeric)
         self._step = MacroStep(
             job.model,
             loss_of(job.model, settings.loss),
             self._towers,
             self._tables,
             self._optimization,
-            Encoder(job.model, corpus, job.table_hashes, device),
+            encoder,
             self._negatives,
             device,
+        )
+        self._vectors = TableVectors(job.model, encoder, self._towers, self._tables)
+        self._validation = None
+        if self._selection.users is not None:
+            self._validation = Validation(
+                self._selection.users, job.model, len(corpus), settings.validation.k, device
+            )
+        self._schedule = ValidationSchedule(
+            settings, self._reader.steps_per_epoch, self._reader.steps, device
         )
         self._checkpoints = Checkpoints(job.checkpoint_dir, job.digest, settings.keep_checkpoints)
 
@@ -120,6 +150,8 @@ class DistributedTraining:
         resumed_from = self._checkpoints.latest()
         if resumed_from is not None:
             self._restore(resumed_from)
+        elif self._job.warm_start is not None:
+            self.start_from(self._job.warm_start)
         self._announce(resumed_from)
         summary = self.fit(stop, resumed_from)
         self._export()
@@ -150,7 +182,10 @@ class DistributedTraining:
         reading = self._reader.read(done)
         with closing(reading), closing(trace):
             for macro in reading:
-                if macro.epoch and macro.step % self._reader.steps_per_epoch == 0:
+                if self._schedule.exhausted:
+                    break
+                has_past = macro.epoch > 0 or self._job.warm_start is not None
+                if has_past and macro.step % self._reader.steps_per_epoch == 0:
                     self._optimization.decay_accumulators()
                 trace.before(macro.step)
                 # The first step makes state that the others find; a run of one step has no other.
@@ -161,16 +196,51 @@ class DistributedTraining:
                 done = macro.step + 1
                 counts.add(outcome, macro.examples)
                 meter.add(macro.examples, outcome.loss)
-                if meter.due(done):
-                    report = {**counts.take(), **(self._memory or {})}
+                recall, improved = self._validate(done, meter)
+                if recall or meter.due(done):
+                    report = {**counts.take(), **recall, **(self._memory or {})}
+                    if self._scale.active:
+                        report["loss_scale"] = self._scale.factor
+                        report["skipped_steps"] = self._scale.skipped
                     # Said once: it does not change.
                     self._memory = self._memory and {}
                     meter.report(done, self._reader.waited - waited, **report)
-                self._checkpoint(done, stop)
+                self._checkpoint(done, stop, improved)
                 if done - first == steps:
                     break
         self._checkpoints.finish()
-        return meter.summary(self._reader.waited - waited, resumed_from)
+        recall_kept = self._take_best(done, meter.recall)
+        return meter.summary(
+            self._reader.waited - waited, resumed_from, recall_kept, self._schedule.best_step
+        )
+
+    def _validate(self, done: int, meter: Meter) -> tuple[dict[str, float], bool]:
+        """Recall when it is due, by its name, and whether this epoch is the best so far."""
+        if self._validation is None or not self._schedule.due(done, meter.due(done)):
+            return {}, False
+        before = self._schedule.spent
+        meter.recall = self._schedule.measure(self._validation, self._vectors)
+        meter.leave_out(self._schedule.spent - before)
+        name = f"validation_recall_at_{self._job.training.validation.k}"
+        improved = self._schedule.judge(done, meter.recall)
+        report = {name: meter.recall, "validation_seconds": self._schedule.spent}
+        return report, improved
+
+    def _take_best(self, done: int, latest: float) -> float:
+        """Goes back to the best epoch where that is the result; returns its recall."""
+        best = self._schedule.best_step
+        if best is None:
+            return latest
+        recall = self._schedule.best_recall
+        if best != done:
+            self._restore(best)
+            if self._first:
+                self._sink.log_text(
+                    "best_epoch",
+                    f"recall@{self._job.training.validation.k} was best after step {best} of "
+                    f"{done}, {recall:.4f}: its weights are the result",
+                )
+        return recall
 
     @property
     def clock(self) -> StepClock:
@@ -202,13 +272,15 @@ class DistributedTraining:
         self._memory = use.metrics()
         return outcome
 
-    def _checkpoint(self, done: int, stop: StopRequest) -> None:
+    def _checkpoint(self, done: int, stop: StopRequest, improved: bool) -> None:
         # One rank may hear of the stop before another; all leave after the same step.
         (asked,) = collectives.maximum([int(stop.asked)], self._device)
         if done == self._reader.steps:
             return
         stop.asked = bool(asked)
-        if stop.asked or done % self._job.training.checkpoint_every == 0:
+        if improved:
+            self._checkpoints.pinned = done
+        if stop.asked or improved or done % self._job.training.checkpoint_every == 0:
             self._checkpoints.save(done, self._state(), wait=stop.asked)
         stop.raise_if_asked(done, self._reader.steps)
 
@@ -218,6 +290,8 @@ class DistributedTraining:
         state |= {f"towers.{k}": v for k, v in self._towers.state_dict().items()}
         state |= {f"optimizer.{k}": v for k, v in self._optimization.dense_state().items()}
         state |= {f"bank.{k}": v for k, v in self._negatives.state().items()}
+        state |= {f"validation.{k}": v for k, v in self._schedule.state().items()}
+        state |= {f"precision.{k}": v for k, v in self._scale.state().items()}
         return {**state, "rng": torch.get_rng_state()}
 
     def _restore(self, step: int) -> None:
@@ -225,6 +299,21 @@ class DistributedTraining:
         state = self._state()
         self._checkpoints.load(step, state)
         torch.set_rng_state(state["rng"])
+        self._checkpoints.pinned = self._schedule.best_step
+
+    @torch.no_grad()
+    def start_from(self, start: WarmStart) -> None:
+        """Takes over weights and optimizer state of an earlier model."""
+        # Each rank reads the files; one that cannot must not leave the others waiting.
+        earlier = collectives.all_or_none(lambda: EarlierModel(start, self._job))
+        earlier.fill_tables(self._tables.parts())
+        own = self._towers.state_dict()
+        for name, weight in earlier.tower_weights(own).items():
+            own[name].copy_(weight)
+        self._optimization.materialise()
+        state = self._optimization.state_by_parameter()
+        for name, value in earlier.tower_state(state).items():
+            state[name].copy_(value)
 
     def _announce(self, resumed_from: int | None) -> None:
         if not self._first:
@@ -232,26 +321,50 @@ class DistributedTraining:
         optimizer = self._job.training.optimizer
         lines = [
             f"device {self._device}, {collectives.world_size()} ranks, "
-            f"{torch.get_num_threads()} threads each",
+            f"{torch.get_num_threads()} threads each, layers in {self._layers}",
             f"{self._reader.examples:,} examples, {self._reader.steps_per_epoch:,} steps an epoch",
+            self._validation_line(),
             f"learning rate: towers {optimizer.learning_rate:g} ({optimizer.dense}), tables "
             f"{optimizer.learning_rate * optimizer.sparse_lr_scale:g} ({optimizer.sparse})",
             *(f"table {name}: {kind}" for name, kind in sorted(self._tables.sharding.items())),
         ]
+        lines += [
+            f"numeric feature {side}.{name}: {statistics.text()}"
+            for side, features in self._numeric.items()
+            for name, statistics in features.items()
+        ]
+        if self._job.warm_start is not None:
+            lines.append(f"continues from {self._job.warm_start.bundle}")
         if resumed_from is not None:
             lines.append(f"resumed from step {resumed_from}")
         self._sink.log_text("training", "\n".join(lines))
 
+    def _validation_line(self) -> str:
+        if self._validation is None:
+            return "no validation"
+        if self._job.validation_file is not None:
+            return f"validation on {len(self._validation):,} users of {self._job.validation_file}"
+        return (
+            f"validation on the last event of {self._selection.size:,} users; these examples are "
+            "held out of the training"
+        )
+
     def _export(self) -> None:
-        tables = self._tables.full_tables()
+        state, tables = self._tables.full_state(), self._tables.full_tables()
         if self._first:
+            write_state(
+                Path(self._job.output_dir) / STATE_FOLDER,
+                self._job.training.optimizer,
+                self._optimization.state_by_parameter(),
+                state,
+            )
             write_weights(
                 Path(self._job.output_dir),
-                trained_model(self._job),
+                trained_model(self._job, self._numeric),
                 self._towers.state_dict(),
                 tables,
             )
         else:
-            for _ in tables:
+            for _ in (*state, *tables):
                 pass
         dist.barrier()

@@ -12,6 +12,7 @@ from torch import Tensor
 from models.config import EmbeddingTableSettings, OptimizerSettings
 from models.replicated_tables import ReplicatedTables
 from models.sharded_tables import ShardedTables
+from models.table_parts import TablePart, one_number_a_row, whole_state
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,9 @@ class EmbeddingTables:
         """Rows of each table."""
         self.names = sorted(tables)
         """Names of all tables."""
+        self._dims = {name: table.dim for name, table in tables.items()}
+        self.no_rows = torch.zeros(0, dtype=torch.int64, device=device)
+        """Row numbers of a table that is not asked for anything."""
         self._replicated = ReplicatedTables(copied, rows, optimizer, seed, device)
         self._sharded = ShardedTables(spread, rows, optimizer, seed, device) if spread else None
         self.sharding = dict.fromkeys(copied, "data_parallel")
@@ -90,6 +94,11 @@ class EmbeddingTables:
         if self._sharded is not None:
             self._sharded.update(fetched.unique, fetched.attached, gradients)
 
+    def uncount_fetch(self) -> None:
+        """Takes back that the last fetch counts as a step, because no update follows it."""
+        if self._sharded is not None:
+            self._sharded.uncount_fetch()
+
     def set_rate(self, factor: float) -> None:
         """From now on learns at `factor` times the learning rate."""
         self._replicated.set_rate(factor)
@@ -111,6 +120,25 @@ class EmbeddingTables:
         """What this rank holds of the tables' optimizer state."""
         copied = [t for o in self._replicated.optimizers.values() for t in o.state.values()]
         return copied + ([] if self._sharded is None else self._sharded.local_state())
+
+    def parts(self) -> list[TablePart]:
+        """What this rank holds of each table in one piece; a copy on every rank counts as one."""
+        spread = [] if self._sharded is None else [*self._sharded.parts()]
+        return [*self._replicated.parts(), *spread]
+
+    def full_state(self) -> Iterator[tuple[str, dict[str, Tensor]]]:
+        """Each table's name and whole optimizer state on the first rank (empty elsewhere).
+
+        A collective: every rank must consume it.
+        """
+        copied = {part.table: part for part in self._replicated.parts()}
+        spread = [] if self._sharded is None else [*self._sharded.parts()]
+        for name in self.names:
+            if name in copied:
+                yield name, {k: one_number_a_row(v) for k, v in copied[name].state.items()}
+            else:
+                mine = [part for part in spread if part.table == name]
+                yield name, whole_state(mine, self.rows[name], self._dims[name])
 
     def checkpoint_state(self) -> dict[str, Any]:
         """Weights and optimizer state by flat names, for `Checkpoints`."""

@@ -15,6 +15,20 @@ from models.batch import UserInputs
 from models.config import FeatureSettings, ModelSettings
 from models.corpus import FULL_ITEM_TABLE, FULL_USER_TABLE, Corpus
 from models.jagged import Jagged
+from models.numeric_features import Normaliser, NumericStatistics
+
+
+class TowerInputs(dict[str, Jagged]):
+    """Inputs of a tower: codes by feature, and numbers.
+
+    Args:
+        codes: Codes of each coded feature, by name; B rows each.
+        numbers: Normalised numeric features `[B, features]`, or None.
+    """
+
+    def __init__(self, codes: Mapping[str, Jagged], numbers: Tensor | None) -> None:
+        super().__init__(codes)
+        self.numbers = numbers
 
 
 class Encoder:
@@ -25,6 +39,7 @@ class Encoder:
         corpus: The items.
         hashes: Codes for each element, by table.
         device: Where the codes of the items are kept.
+        numeric: Statistics of the numeric features, by tower and name.
 
     Raises:
         ValueError: An item's ID does not have exactly one element, or no ID feature has the
@@ -37,13 +52,21 @@ class Encoder:
         corpus: Corpus,
         hashes: Mapping[str, int],
         device: torch.device | None = None,
+        numeric: Mapping[str, Mapping[str, NumericStatistics]] | None = None,
     ) -> None:
         self._model = model
+        known = numeric or {}
+        user, item = (
+            Normaliser([f.name for f in tower.numeric], known.get(side, {}))
+            for side, tower in (("user", model.user), ("item", model.item))
+        )
+        self._user_numbers = user
+        self._item_numbers = item(corpus.numeric)
         self._items = {
             f.name: _every_item(len(corpus))
             if f.table == FULL_ITEM_TABLE
             else corpus.features[f.name]
-            for f in model.item.features
+            for f in model.item.coded
         }
         self._width = {name: _common_length(codes) for name, codes in self._items.items()}
         self._history = {
@@ -54,9 +77,11 @@ class Encoder:
         if device is not None:
             self._items = {name: codes.to(device) for name, codes in self._items.items()}
             self._history = {t: matrix.to(device) for t, matrix in self._history.items()}
+            if self._item_numbers is not None:
+                self._item_numbers = self._item_numbers.to(device)
 
-    def item_codes(self, items: Tensor) -> dict[str, Jagged]:
-        """Codes of each feature of the item tower.
+    def item_codes(self, items: Tensor) -> TowerInputs:
+        """Codes, and numbers, of each feature of the item tower.
 
         Args:
             items: Corpus indices `[M]`.
@@ -64,12 +89,14 @@ class Encoder:
         Returns:
             M rows of codes by feature.
         """
-        return {name: self._rows(name, codes, items) for name, codes in self._items.items()}
+        codes = {name: self._rows(name, codes, items) for name, codes in self._items.items()}
+        numbers = self._item_numbers
+        return TowerInputs(codes, None if numbers is None else numbers.index_select(0, items))
 
-    def user_codes(self, users: UserInputs) -> dict[str, Jagged]:
-        """Codes of each feature of the user tower; one row a user."""
+    def user_codes(self, users: UserInputs) -> TowerInputs:
+        """Codes, and numbers, of each feature of the user tower; one row a user."""
         codes = {}
-        for f in self._model.user.features:
+        for f in self._model.user.coded:
             if f.kind == "history":
                 items = users.history.last(f.max_length)
                 matrix = self._history[f.table]
@@ -81,7 +108,7 @@ class Encoder:
                 codes[f.name] = Jagged(users.user + 1, rows)
             else:
                 codes[f.name] = users.features[f.name]
-        return codes
+        return TowerInputs(codes, self._user_numbers(users.numeric))
 
     def _rows(self, name: str, codes: Jagged, items: Tensor) -> Jagged:
         width = self._width[name]

@@ -35,5 +35,9 @@ class ExamplesError(ModelError):
         return (ExamplesError, (self.what, self.file, self.row))
 
 
+class WarmStartError(ModelError):
+    """An earlier model cannot be continued by this training."""
+
+
 class TrainingStopped(ModelError):
     """Training was asked to stop (SIGTERM); a checkpoint was written first."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from models import collectives
 from models.config import OptimizerSettings
 from models.embedding_tables import EmbeddingTables, FetchedRows
+from models.precision import LossScale
 
 
 class Optimization:
@@ -19,14 +20,22 @@ class Optimization:
         settings: The optimizers.
         towers: Module whose parameters are dense.
         tables: The embedding tables.
+        scale: Scale of the loss, which the gradients have when they come here.
     """
 
     def __init__(
-        self, settings: OptimizerSettings, towers: nn.Module, tables: EmbeddingTables
+        self,
+        settings: OptimizerSettings,
+        towers: nn.Module,
+        tables: EmbeddingTables,
+        scale: LossScale,
     ) -> None:
         self._settings = settings
+        self._names = [name for name, _ in towers.named_parameters()]
         self._parameters = list(towers.parameters())
         self._tables = tables
+        self.scale = scale
+        """Scale of the loss."""
         self._dense = dense_optimizer(settings, self._parameters)
         self._factor = 1.0
 
@@ -46,13 +55,17 @@ class Optimization:
             fetched: Rows of the tables, with gradients.
 
         Returns:
-            Norm of the whole gradient before it was limited; None when there is no limit.
+            Norm of the whole gradient before it was limited; None when there is no limit, or when
+            nothing was moved because a gradient overflowed.
         """
         gradients = self._tables.gradients(fetched)
         collectives.sum_gradients(self._parameters)
+        dense = [p.grad for p in self._parameters if p.grad is not None]
+        if not self.scale.unscale([*dense, *gradients.values()]):
+            self._tables.uncount_fetch()
+            return None
         norm = None
         if self._settings.clip_norm is not None:
-            dense = [p.grad for p in self._parameters if p.grad is not None]
             norm = (_square(dense) + _square_of_rows(fetched.unique, gradients)).sqrt()
             scale = (self._settings.clip_norm / (norm + 1e-12)).clamp(max=1.0)
             for gradient in [*dense, *gradients.values()]:
@@ -84,15 +97,26 @@ class Optimization:
             for key, value in values.items()
         }
 
+    def state_by_parameter(self) -> dict[str, Tensor]:
+        """State of the towers' optimizer by `<parameter>/<name>`, sharing its memory."""
+        return {
+            f"{name}/{key}": value
+            for name, parameter in zip(self._names, self._parameters, strict=True)
+            for key, value in self._dense.state.get(parameter, {}).items()
+        }
+
     def materialise(self) -> None:
         """Makes state that the dense optimizer makes at its first step, to be loaded into."""
         if self._dense.state:
             return
-        # A gradient of zero moves nothing.
+        # A gradient of zero moves nothing; the step is not counted.
         for p in self._parameters:
             p.grad = torch.zeros_like(p)
         self._dense.step()
         self._dense.zero_grad(set_to_none=True)
+        for state in self._dense.state.values():
+            if "step" in state:
+                state["step"].zero_()
 
     def _warm_up(self, number: int) -> None:
         warmup = self._settings.warmup_steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from models.config import TrainJob
+from models.config import EarlyStoppingSettings, TrainJob, ValidationSettings
 from models.device import compute_device, use_threads
 from models.errors import ModelError
 from models.stopping import StopRequest
@@ -50,7 +50,14 @@ def profile_training(job: TrainJob, steps: int) -> Profile:
     device = compute_device()
     use_threads(job.training.threads)
     watcher = _Watcher()
-    settings = job.training.model_copy(update={"log_every": 1, "checkpoint_every": 1 << 40})
+    settings = job.training.model_copy(
+        update={
+            "log_every": 1,
+            "checkpoint_every": 1 << 40,
+            "validation": ValidationSettings(users=0),
+            "early_stopping": EarlyStoppingSettings(),
+        }
+    )
     job = job.model_copy(update={"training": settings})
     with training_environment(device):
         training = DistributedTraining(job, watcher, device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,6 +44,8 @@ class TrainSummary:
         world_size: Number of ranks.
         resumed_from: Step that a checkpoint was loaded from; None for a fresh start.
         output_dir: Where the weights are.
+        recall: Recall of the validation for the weights that were kept; NaN without one.
+        best_step: Step whose weights were kept, when the best epoch is the result.
     """
 
     steps: int
@@ -55,6 +58,8 @@ class TrainSummary:
     world_size: int
     resumed_from: int | None
     output_dir: str
+    recall: float = float("nan")
+    best_step: int | None = None
 
 
 class Meter:
@@ -88,6 +93,12 @@ class Meter:
         self._losses = 0
         self.loss = float("nan")
         """Mean loss of the last report."""
+        self.recall = float("nan")
+        """Latest recall of the validation."""
+
+    def leave_out(self, seconds: float) -> None:
+        """Takes time that was not spent on steps out of the throughput."""
+        self._since += seconds
 
     def add(self, examples: int, loss: Tensor) -> None:
         """Counts a step.
@@ -137,14 +148,24 @@ class Meter:
             self._sink.progress(
                 done,
                 self._steps,
-                f"loss {self.loss:.4f}, {rate:,.0f} examples/s, input wait {wait:.1%}, "
-                f"{left:,.0f} s left",
+                f"loss {self.loss:.4f}, {self._recall_text()}{rate:,.0f} examples/s, "
+                f"input wait {wait:.1%}, {left:,.0f} s left",
             )
         self._since, self._waited_before = now, waited
         self._examples, self._losses, self._loss = 0, 0, None
 
-    def summary(self, waited: float, resumed_from: int | None) -> TrainSummary:
-        """The summary at the end of this run."""
+    def _recall_text(self) -> str:
+        k = self._job.training.validation.k
+        return "" if math.isnan(self.recall) else f"recall@{k} {self.recall:.4f}, "
+
+    def summary(
+        self,
+        waited: float,
+        resumed_from: int | None,
+        recall: float = float("nan"),
+        best_step: int | None = None,
+    ) -> TrainSummary:
+        """The summary at the end of this run; arguments as in `TrainSummary`."""
         seconds = max(time.perf_counter() - self._started, 1e-9)
         return TrainSummary(
             steps=self._steps,
@@ -157,4 +178,6 @@ class Meter:
             world_size=collectives.world_size(),
             resumed_from=resumed_from,
             output_dir=self._job.output_dir,
+            recall=recall,
+            best_step=best_step,
         )

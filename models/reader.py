@@ -27,6 +27,7 @@ from models.collectives import share
 from models.config import TrainJob
 from models.corpus import FULL_USER_TABLE
 from models.errors import ExamplesError
+from models.row_selection import RowSelection
 from models.storage import parquet_rows, read_parquet
 
 _FOOTERS_AT_ONCE = 16  # an object store answers slowly, but many at a time
@@ -74,6 +75,7 @@ class MacroBatch:
             yield from (micro.items, micro.users, micro.local.item, micro.local.weight, users.user)
             for codes in (users.history, *users.features.values()):
                 yield from (codes.values, codes.offsets)
+            yield from users.numeric.values()
 
 
 class ExampleReader:
@@ -84,18 +86,28 @@ class ExampleReader:
         num_items: Items in the corpus.
         rank: This rank.
         world_size: Number of ranks.
+        selection: Rows that are left out; by default none.
 
     Raises:
         ExamplesError: A file is missing or damaged, or there are no examples.
     """
 
-    def __init__(self, job: TrainJob, num_items: int, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(
+        self,
+        job: TrainJob,
+        num_items: int,
+        rank: int = 0,
+        world_size: int = 1,
+        selection: RowSelection | None = None,
+    ) -> None:
         self._job = job
+        self._selection = selection or RowSelection()
         self._rank = rank
         self._world_size = world_size
         self._ahead = job.training.read_ahead
         with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
-            self._rows = list(pool.map(parquet_rows, job.train_files))
+            self._in_file = list(pool.map(parquet_rows, job.train_files))
+        self._rows = [self._selection.rows_of(n, rows) for n, rows in enumerate(self._in_file)]
         self._limits = _limits(job, num_items)
         self._micro = job.training.batch_size
         self._macro = self._micro * job.training.accumulate
@@ -221,8 +233,8 @@ class ExampleReader:
                 yield coming.pop(0).result()
 
     def _read(self, shard: int) -> pa.Table:
-        file, rows = self._job.train_files[shard], self._rows[shard]
-        names = [*user_columns(self._job.model), "item", "weight"]
+        file, rows = self._job.train_files[shard], self._in_file[shard]
+        names = [*user_columns(self._job.model), "item", "weight", *self._selection.columns]
         table = read_parquet(file, names)
         if table.num_rows != rows:
             raise ExamplesError(f"{table.num_rows} rows instead of {rows}: the file changed", file)
@@ -230,7 +242,7 @@ class ExampleReader:
             _check(Batch.from_arrow(table, self._job.model), self._limits, file)
         except ValueError as error:
             raise ExamplesError(str(error), file) from error
-        return table
+        return self._selection.kept(shard, table)
 
     def _cut(self, table: pa.Table, step: int, epoch: int) -> MacroBatch:
         micro = []
@@ -248,7 +260,7 @@ def _limits(job: TrainJob, num_items: int) -> Mapping[str, int]:
     limits = {"item": num_items, "user": job.num_users}
     if has_history(job.model):
         limits["history"] = num_items
-    for f in job.model.user.features:
+    for f in job.model.user.coded:
         if f.kind != "history" and f.table != FULL_USER_TABLE:
             limits[f.name] = job.table_rows[f.table]
     return limits

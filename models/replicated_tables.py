@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from models import collectives
 from models.config import EmbeddingTableSettings, OptimizerSettings
 from models.initial import initial_rows
 from models.row_optimizers import RowOptimizer, move_rows, row_optimizer
+from models.table_parts import TablePart
 
 _TYPES = {"fp32": torch.float32, "fp16": torch.float16}
 
@@ -63,6 +64,11 @@ class ReplicatedTables:
             rows, gradient = _exchanged(unique[name], gradients[name], len(weight))
             step = self.optimizers[name].step(rows, gradient)
             move_rows(weight, rows, step, self._learning_rate * self._factor)
+
+    def parts(self) -> Iterator[TablePart]:
+        """The tables, with their optimizer state, sharing its memory."""
+        for name, weight in self.weights.items():
+            yield TablePart(name, weight, 0, 0, self.optimizers[name].state)
 
     @torch.no_grad()
     def decay_accumulators(self, factor: float) -> None:

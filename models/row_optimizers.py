@@ -13,6 +13,8 @@ from torch import Tensor
 
 from models.config import OptimizerSettings
 
+ACCUMULATOR = "accumulator"
+"""Name of Adagrad's state."""
 _BETAS = (0.9, 0.999)
 
 
@@ -92,11 +94,11 @@ class _Adagrad:
     """
 
     def __init__(self, accumulator: Tensor, eps: float) -> None:
-        self.state = {"accumulator": accumulator}
+        self.state = {ACCUMULATOR: accumulator}
         self._eps = eps
 
     def step(self, rows: Tensor, gradient: Tensor) -> Tensor:
-        accumulator = self.state["accumulator"]
+        accumulator = self.state[ACCUMULATOR]
         square = gradient.square()
         if accumulator.shape[1] == 1:
             square = square.mean(1, keepdim=True)
@@ -105,7 +107,7 @@ class _Adagrad:
         return gradient / sums.sqrt_().add_(self._eps)
 
     def decay(self, factor: float) -> None:
-        self.state["accumulator"].mul_(factor)
+        self.state[ACCUMULATOR].mul_(factor)
 
 
 class _Adam:

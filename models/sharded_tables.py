@@ -36,7 +36,8 @@ from models.config import EmbeddingTableSettings, OptimizerSettings
 from models.device import local_world_size
 from models.errors import ModelError
 from models.initial import initial_rows
-from models.row_optimizers import RowOptimizer, move_rows, row_optimizer
+from models.row_optimizers import ACCUMULATOR, RowOptimizer, move_rows, row_optimizer
+from models.table_parts import TablePart
 
 _OPTIMIZERS = {
     "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
@@ -147,7 +148,23 @@ class ShardedTables(nn.Module):
         pooled = self._model(features)
         if isinstance(pooled, Awaitable):
             pooled = pooled.wait()
+        if not torch.is_grad_enabled():
+            self.uncount_fetch()
         return {name: pooled[name][:count] for name, count in zip(self._names, counts, strict=True)}
+
+    @torch.no_grad()
+    def uncount_fetch(self) -> None:
+        """Takes back that the last fetch counts as a step, because no update follows it.
+
+        Adam's kernels count the steps of their bias correction when rows are looked up.
+        """
+        if self._whole is not None:
+            return
+        for module in self._model.modules():
+            for name in ("iter", "iter_cpu"):
+                counter = getattr(module, name, None)
+                if isinstance(counter, Tensor):
+                    counter.sub_(1)
 
     @torch.no_grad()
     def update(
@@ -198,6 +215,20 @@ class ShardedTables(nn.Module):
             for value in table.values()
             for shard in value.local_shards()
         ]
+
+    def parts(self) -> Iterator[TablePart]:
+        """This rank's parts of the tables, with their optimizer state, sharing its memory."""
+        states: dict[str, dict[str, Any]] = {name: {} for name in self._names}
+        for table in self._model.fused_optimizer.state_dict()["state"].values():
+            for key, value in table.items():
+                # What Adam's kernels count of the steps is not among the state.
+                if self._adagrad:
+                    states[key.rpartition(".")[0]][ACCUMULATOR] = value
+        for name, sharded in self._weights():
+            for number, shard in enumerate(sharded.local_shards()):
+                row, column = shard.metadata.shard_offsets
+                state = {k: v.local_shards()[number].tensor for k, v in states[name].items()}
+                yield TablePart(name, shard.tensor, row, column, state)
 
     def checkpoint_state(self) -> dict[str, Any]:
         """Weights and optimizer state as sharded tensors by flat names, for `Checkpoints`."""

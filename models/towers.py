@@ -31,6 +31,8 @@ class Tower(nn.Module):
         normalise: Whether vectors have length 1.
         recompute: Whether activations inside the MLP are computed again in the backward pass, a
             portion of rows at a time, instead of kept.
+        layers: Type that the MLP computes in; None for that of its weights. The vectors
+            have the type of the embeddings all the same.
     """
 
     def __init__(
@@ -41,34 +43,50 @@ class Tower(nn.Module):
         dim: int,
         normalise: bool,
         recompute: bool = False,
+        layers: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self._recompute = recompute
-        self._tables = {f.name: f.table for f in settings.features}
+        self._layers = layers
+        self._tables = {f.name: f.table for f in settings.coded}
+        self._numbers = len(settings.numeric)
         self._normalise = normalise
         self.pools = nn.ModuleDict(
-            {f.name: _pool(f, tables[f.table].dim, hashes[f.table]) for f in settings.features}
+            {f.name: _pool(f, tables[f.table].dim, hashes[f.table]) for f in settings.coded}
         )
-        widths = [sum(tables[f.table].dim for f in settings.features), *settings.hidden]
-        layers: list[nn.Module] = []
+        embedded = sum(tables[f.table].dim for f in settings.coded)
+        widths = [embedded + self._numbers, *settings.hidden]
+        modules: list[nn.Module] = []
         for width_in, width_out in pairwise(widths):
             # Smooth, because exact accumulation is compared with a reference: a kink would
             # turn rounding into different gradients.
-            layers += [nn.Linear(width_in, width_out), nn.SiLU()]
-        self.mlp = nn.Sequential(*layers, nn.Linear(widths[-1], dim))
+            modules += [nn.Linear(width_in, width_out), nn.SiLU()]
+        self.mlp = nn.Sequential(*modules, nn.Linear(widths[-1], dim))
 
     def forward(self, rows: Mapping[str, Tensor], codes: Mapping[str, Jagged]) -> Tensor:
         """Vectors of B users or items.
 
         Args:
             rows: Embedding rows by table, `[R, table dim]`.
-            codes: Positions in those rows by feature, B rows each.
+            codes: Positions in those rows by feature, B rows each; with numeric features,
+                `TowerInputs`.
 
         Returns:
             `[B, dim]`.
         """
         pooled = [pool(rows[self._tables[name]], codes[name]) for name, pool in self.pools.items()]
-        vectors = self._through_mlp(torch.cat(pooled, dim=1))
+        if self._numbers:
+            numbers = getattr(codes, "numbers", None)
+            assert numbers is not None, "the tower has numeric features"
+            pooled.append(numbers.to(pooled[0].dtype))
+        together = torch.cat(pooled, dim=1)
+        if self._layers is None:
+            vectors = self._through_mlp(together)
+        else:
+            with torch.autocast(together.device.type, self._layers):
+                vectors = self._through_mlp(together)
+            # What the loss does with the vectors needs the longer type.
+            vectors = vectors.to(together.dtype)
         return F.normalize(vectors, dim=1) if self._normalise else vectors
 
     def _through_mlp(self, pooled: Tensor) -> Tensor:

@@ -16,19 +16,24 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models import collectives
+from models.batch import UserInputs
 from models.config import EmbeddingTableSettings, ModelSettings, TowerSettings, TrainJob
 from models.corpus import FULL_ITEM_TABLE, FULL_USER_TABLE, Corpus
 from models.encoder import Encoder
 from models.errors import CheckpointError, ModelError
 from models.initial import initial_rows
+from models.numeric_features import measure_features
 from models.progress import Meter, MetricSink, TrainSummary
 from models.reader import ExampleReader, MacroBatch
+from models.row_selection import select_rows
 from models.seeds import generator_for
 from models.stopping import StopRequest
 from models.two_tower import TwoTower
+from models.validation import Validation, ValidationSchedule
 from models.weights import trained_model, write_weights
 
 _CHECKPOINT = "latest.pt"
+_BEST = "best.pt"
 _log = logging.getLogger(__name__)
 
 
@@ -56,7 +61,7 @@ def with_full_tables(job: TrainJob, num_items: int) -> TrainJob:
             "item": _renamed(job.model.item, {item_table: FULL_ITEM_TABLE}, item_table),
         }
     )
-    used = {f.table for tower in (model.user, model.item) for f in tower.features}
+    used = {f.table for tower in (model.user, model.item) for f in tower.coded}
     return job.model_copy(
         update={
             "model": model,
@@ -97,8 +102,10 @@ class _Training:
         self._sink = sink
         self._device = device
         self._num_items = len(corpus)
-        self._reader = ExampleReader(job, len(corpus))
-        self._encoder = Encoder(job.model, corpus, job.table_hashes, device)
+        selection = select_rows(job)
+        self._reader = ExampleReader(job, len(corpus), selection=selection)
+        self._numeric = measure_features(job)
+        self._encoder = Encoder(job.model, corpus, job.table_hashes, device, self._numeric)
         seed = job.training.seed
         self._towers = TwoTower(job.model, job.tables, job.table_hashes, seed).to(device)
         self._tables = nn.ModuleDict(
@@ -123,6 +130,22 @@ class _Training:
             ],
             eps=settings.eps,
         )
+        self._validation = None
+        if selection.users is not None:
+            self._validation = Validation(
+                selection.users, job.model, len(corpus), job.training.validation.k, device
+            )
+        self._schedule = ValidationSchedule(
+            job.training, self._reader.steps_per_epoch, self._reader.steps, device
+        )
+
+    def user_vectors(self, users: UserInputs) -> Tensor:
+        """Vectors of users, as the validation asks for them."""
+        return self._towers.user_vectors(self._rows(), self._encoder.user_codes(users))
+
+    def item_vectors(self, items: Tensor) -> Tensor:
+        """Vectors of items by corpus index, as the validation asks for them."""
+        return self._towers.item_vectors(self._rows(), self._encoder.item_codes(items))
 
     def run(self, stop: StopRequest) -> TrainSummary:
         resumed_from = self._restore()
@@ -131,24 +154,45 @@ class _Training:
             self._sink.log_text("training", f"resumed from step {resumed_from}")
         meter = Meter(self._job, self._reader.steps, done, self._sink, self._device)
         for macro in self._reader.read(done):
+            if self._schedule.exhausted:
+                break
             meter.add(macro.examples, self._step(macro))
             done = macro.step + 1
-            if meter.due(done):
-                meter.report(done, self._reader.waited)
+            recall = self._validate(done, meter)
+            if recall or meter.due(done):
+                meter.report(done, self._reader.waited, **recall)
             if done < self._reader.steps:
                 if stop.asked or done % self._job.training.checkpoint_every == 0:
-                    self._save(done)
+                    self._save(_CHECKPOINT, done)
                 stop.raise_if_asked(done, self._reader.steps)
-        summary = meter.summary(self._reader.waited, resumed_from)
+        best = self._schedule.best_step
+        recall_kept = meter.recall if best is None else self._schedule.best_recall
+        if best not in (None, done):
+            self._load(_BEST)
+        summary = meter.summary(self._reader.waited, resumed_from, recall_kept, best)
         tables = ((name, self._weight(name)) for name in self._job.tables)
         write_weights(
-            Path(self._job.output_dir), trained_model(self._job), self._towers.state_dict(), tables
+            Path(self._job.output_dir),
+            trained_model(self._job, self._numeric),
+            self._towers.state_dict(),
+            tables,
         )
         return summary
 
+    def _validate(self, done: int, meter: Meter) -> dict[str, float]:
+        """Recall when it is due, by its name; the best epoch so far is kept on disk."""
+        if self._validation is None or not self._schedule.due(done, meter.due(done)):
+            return {}
+        before = self._schedule.spent
+        meter.recall = self._schedule.measure(self._validation, self)
+        meter.leave_out(self._schedule.spent - before)
+        if self._schedule.judge(done, meter.recall):
+            self._save(_BEST, done)
+        return {f"validation_recall_at_{self._job.training.validation.k}": meter.recall}
+
     def _step(self, macro: MacroBatch) -> Tensor:
         self._optimizer.zero_grad()
-        rows = {name: self._weight(name) for name in self._job.tables}
+        rows = self._rows()
         total = torch.zeros((), device=self._device)
         for number, micro in enumerate(macro.micro):
             batch = micro.local.to(self._device)
@@ -174,6 +218,9 @@ class _Training:
         self._optimizer.step()
         return total
 
+    def _rows(self) -> dict[str, Tensor]:
+        return {name: self._weight(name) for name in self._job.tables}
+
     def _weight(self, name: str) -> Tensor:
         table = self._tables[name]
         assert isinstance(table, nn.Embedding)
@@ -184,19 +231,23 @@ class _Training:
             "towers": self._towers.state_dict(),
             "tables": self._tables.state_dict(),
             "optimizer": self._optimizer.state_dict(),
+            "validation": self._schedule.state(),
         }
 
-    def _save(self, step: int) -> None:
-        path = Path(self._job.checkpoint_dir) / _CHECKPOINT
+    def _save(self, name: str, step: int) -> None:
+        path = Path(self._job.checkpoint_dir) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
         torch.save({"step": step, "digest": self._job.digest, **self._state()}, partial)
         partial.replace(path)
 
     def _restore(self) -> int | None:
-        path = Path(self._job.checkpoint_dir) / _CHECKPOINT
-        if not path.is_file():
+        if not (Path(self._job.checkpoint_dir) / _CHECKPOINT).is_file():
             return None
+        return self._load(_CHECKPOINT)
+
+    def _load(self, name: str) -> int:
+        path = Path(self._job.checkpoint_dir) / name
         state = torch.load(path, map_location=self._device, weights_only=True)
         if state["digest"] != self._job.digest:
             raise CheckpointError(
@@ -206,6 +257,8 @@ class _Training:
         self._towers.load_state_dict(state["towers"])
         self._tables.load_state_dict(state["tables"])
         self._optimizer.load_state_dict(state["optimizer"])
+        for key, value in self._schedule.state().items():
+            value.copy_(state["validation"][key])
         return int(state["step"])
 
 

@@ -25,6 +25,7 @@ class TwoTower(nn.Module):
         seed: Seed of the initial weights.
         recompute: Whether activations inside a tower are computed again in the backward pass
             instead of kept.
+        layers: Type that the layers compute in; None for that of their weights.
     """
 
     def __init__(
@@ -34,13 +35,14 @@ class TwoTower(nn.Module):
         hashes: Mapping[str, int],
         seed: int,
         recompute: bool = False,
+        layers: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         normalise = model.similarity == "cosine"
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.user = Tower(model.user, tables, hashes, model.dim, normalise, recompute)
-            self.item = Tower(model.item, tables, hashes, model.dim, normalise, recompute)
+            self.user = Tower(model.user, tables, hashes, model.dim, normalise, recompute, layers)
+            self.item = Tower(model.item, tables, hashes, model.dim, normalise, recompute, layers)
 
     def user_vectors(self, rows: Mapping[str, Tensor], codes: Mapping[str, Jagged]) -> Tensor:
         """User vectors `[B, dim]`; arguments as in `Tower.forward`."""

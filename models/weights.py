@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -20,6 +20,7 @@ from torch import Tensor
 from models.config import EmbeddingTableSettings, ModelSettings, Settings, TrainJob
 from models.encoder import Encoder
 from models.errors import BundleError
+from models.numeric_features import NumericStatistics
 from models.two_tower import TwoTower
 
 WEIGHTS = "weights.json"
@@ -53,6 +54,8 @@ class TrainedModel(Settings):
     """Train users; the traditional baseline has a row for each."""
     digest: str
     """Digest of the training job."""
+    numeric: dict[str, dict[str, NumericStatistics]] = Field(default_factory=dict)
+    """Statistics of the numeric features, by tower and name."""
 
     def towers(self, seed: int = 0) -> TwoTower:
         """The towers with initial weights."""
@@ -64,9 +67,12 @@ class TrainedModel(Settings):
         return rows + sum(p.numel() for p in self.towers().parameters())
 
 
-def trained_model(job: TrainJob) -> TrainedModel:
-    """The settings that go beside the weights of a job."""
-    return TrainedModel(**{name: getattr(job, name) for name in TrainedModel.model_fields})
+def trained_model(
+    job: TrainJob, numeric: Mapping[str, Mapping[str, NumericStatistics]]
+) -> TrainedModel:
+    """The settings that go beside the weights of a job, and what its numbers were like."""
+    own = {name: getattr(job, name) for name in TrainedModel.model_fields if name != "numeric"}
+    return TrainedModel(**own, numeric={side: dict(n) for side, n in numeric.items()})
 
 
 class WeightsFile(Settings):

@@ -267,6 +267,8 @@ class PipelineConfig(Settings):
                 if feature.name in names:
                     raise ValueError(f"{where}: two features have this name")
                 names.add(feature.name)
+                if feature.kind == "numeric":
+                    continue
                 table = self.tables.get(feature.table)
                 if table is None:
                     known = ", ".join(sorted(self.tables))

@@ -42,7 +42,7 @@ from tasks.serving.fallback import top_k
 SAMPLE_USERS = 64
 """Users whose recommendations are kept, to compare them with what the registered model says."""
 CHAMPION = "champion"
-_FORMAT = 2
+_FORMAT = 3
 
 
 def run(spec: RunSpec) -> StepResult:
@@ -204,6 +204,7 @@ def _identity(spec: RunSpec, name: str, bundle: Bundle) -> dict[str, Any]:
         "run_id": champion.run_id if champion else spec.run_id,
         "day": (champion.day if champion else spec.day).isoformat(),
         "version": champion.version if champion else None,
+        "continues": bundle.info.get("warm_start"),
         "parameters": bundle.parameters(),
         "bytes": sum(part.bytes for part in bundle.parts.values()),
     }

@@ -10,6 +10,7 @@ from tasks.errors import ConfigError, NothingToDoError
 from tasks.lake import Lake, day_range
 from tasks.run_spec import RUN_SPEC, RunSpec, load_run_spec
 from tasks.version import code_version
+from tasks.warm_start import choose_model
 
 INTERACTIONS = "raw/interactions"
 
@@ -58,13 +59,15 @@ def resolve(config: PipelineConfig, day: date | None = None, *, force: bool = Fa
     path = f"runs/{run_id}/{RUN_SPEC}"
     if lake.exists(path):
         return load_run_spec(f"{lake.url}/{path}")
+    champion = tracking.current_champion(config)
     spec = RunSpec(
         run_id=run_id,
         day=day,
         train_days=train_days,
         test_days=test_days,
         config=config,
-        champion=tracking.current_champion(config),
+        champion=champion,
+        warm_start=choose_model(config, lake, train_days, test_days, champion),
         code_version=code_version(),
         mlflow_run_id=tracking.start_parent_run(run_id, day, config),
     )

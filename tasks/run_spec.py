@@ -32,6 +32,21 @@ class ModelReference(Settings):
     """Lake path of its bundle."""
 
 
+class EarlierRun(Settings):
+    """The run whose model a training continues from."""
+
+    run_id: str
+    """The run."""
+    day: date
+    """Its last test day."""
+    trained_until: date
+    """Last day that the model was trained on."""
+    bundle: str
+    """Lake path of the model's bundle."""
+    version: str | None = None
+    """Version in the registry, when the model was champion."""
+
+
 class RunSpec(Settings):
     """One run, completely resolved."""
 
@@ -47,6 +62,8 @@ class RunSpec(Settings):
     """All settings."""
     champion: ModelReference | None = None
     """The model that was champion when the run was resolved."""
+    warm_start: EarlierRun | None = None
+    """What the candidate's training continues from; None for a new model."""
     code_version: str
     """Version of the product and git revision."""
     mlflow_run_id: str | None = None

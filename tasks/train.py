@@ -16,16 +16,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from models.config import TrainJob
-from tasks import tracking
+from tasks import tracking, warm_start
 from tasks.config import digest_of
 from tasks.errors import DataError, TrainingError
 from tasks.lake import Output, Published
 from tasks.launch import JobStatus, LocalLauncher
 from tasks.progress import Ticker, log, progress
 from tasks.run_spec import RunSpec, StepResult
+from tasks.serving.bundles import MODEL
 from tasks.tracking.pages import run_page
 from tasks.train_worker import ERROR, JOB, PROGRESS, TRACKING
 
@@ -60,38 +61,81 @@ def run(spec: RunSpec, role: str) -> StepResult:
     lake = spec.lake()
     path = f"models/{spec.run_id}/{role}"
     published = lake.find(path)
-    if published is None or published.manifest.inputs != _inputs(spec, examples):
-        weights = None if kind == "popularity" else _train(spec, role, kind, examples, child)
+    inputs = _inputs(spec, kind, examples)
+    if published is None or published.manifest.inputs != inputs:
+        weights, earlier = None, None
+        if kind != "popularity":
+            weights, earlier = _train(spec, role, kind, examples, child)
 
         def write(output: Output) -> None:
             _write_bundle(spec, role, kind, examples, weights, output)
+            if earlier is not None:
+                output.meta["warm_start"] = earlier
+            if weights is not None:
+                # The bundle has its own copy; checkpoints of a finished model serve nobody.
+                shutil.rmtree(weights.parent / "checkpoints", ignore_errors=True)
 
-        published = lake.publish(
-            path, write, dataset="models", day=spec.day, inputs=_inputs(spec, examples)
-        )
+        if kind == "two_tower" and weights is not None:
+            # First, because a model that is there is not trained again.
+            warm_start.publish_state(spec, role, weights)
+        published = lake.publish(path, write, dataset="models", day=spec.day, inputs=inputs)
     tracking.finish_run(spec.config, child)
-    return StepResult.of(
-        f"train.{role}",
-        {"model": published},
-        mlflow_run_id=child,
-        links=links,
-        **published.manifest.meta,
-    )
+    outputs, facts = {MODEL: published}, dict(published.manifest.meta)
+    state = lake.find(warm_start.state_path(spec.run_id, role))
+    if state is not None:
+        outputs[warm_start.STATE] = state
+        facts["optimizer_state_bytes"] = state.manifest.meta["bytes"]
+    return StepResult.of(f"train.{role}", outputs, mlflow_run_id=child, links=links, **facts)
 
 
-def _inputs(spec: RunSpec, examples: Published) -> dict[str, str]:
+def _inputs(spec: RunSpec, kind: Kind, examples: Published) -> dict[str, str]:
     vocabularies = {
         f"vocabulary/{table}": spec.output("vocabulary", table).digest
         for table in spec.config.tables
     }
-    return {"examples": examples.digest, **vocabularies}
+    inputs = {"examples": examples.digest, **vocabularies}
+    if kind == "two_tower" and spec.warm_start is not None:
+        inputs["warm_start"] = spec.warm_start.run_id
+    return inputs
 
 
-def _train(spec: RunSpec, role: str, kind: Kind, examples: Published, child: str) -> Path:
-    """Runs the training job to its end; returns the folder of the weights."""
+def _train(
+    spec: RunSpec, role: str, kind: Kind, examples: Published, child: str
+) -> tuple[Path, dict[str, Any] | None]:
+    """Runs the training job; returns the folder of the weights, and what they continue from."""
     folder = spec.lake().local_path(f"checkpoints/{spec.run_id}/{role}")
     folder.mkdir(parents=True, exist_ok=True)
     job = _job(spec, kind, examples, folder)
+    if kind != "two_tower":
+        _run_job(spec, role, job, folder, child)
+        return Path(job.output_dir), None
+    with warm_start.earlier_bundle(spec) as bundle:
+        facts = None
+        if bundle is not None:
+            start, facts = warm_start.prepare(spec, bundle, folder / "warm_start")
+            job = job.model_copy(
+                update={"warm_start": start, "since_us": warm_start.since_us(spec)}
+            )
+            _tell_of_warm_start(spec, child, facts)
+        _run_job(spec, role, job, folder, child)
+    return Path(job.output_dir), facts
+
+
+def _tell_of_warm_start(spec: RunSpec, child: str, facts: dict[str, Any]) -> None:
+    """Says in the log and in MLflow from which run the training continues, and with which rows."""
+    log("train.warm_start", **facts)
+    numbers = {
+        f"warm_start/{table}/{name}_rows": float(value)
+        for table, rows in facts["tables"].items()
+        if isinstance(rows, dict)
+        for name, value in rows.items()
+    }
+    tags = {"tailtower.warm_start": facts["run_id"], "tailtower.warm_start.rows": json.dumps(facts)}
+    tracking.log_values(spec.config, child, metrics=numbers, tags=tags)
+
+
+def _run_job(spec: RunSpec, role: str, job: TrainJob, folder: Path, child: str) -> None:
+    """Runs the training job to its end."""
     target = {"uri": tracking.tracking_uri(spec.config), "run_id": child, "role": role}
     (folder / TRACKING).write_text(json.dumps(target))
     (folder / ERROR).unlink(missing_ok=True)
@@ -110,7 +154,6 @@ def _train(spec: RunSpec, role: str, kind: Kind, examples: Published, child: str
         raise _failure(launcher, folder, role)
     traces = sorted((folder / TRACES).glob("trace-*"))
     tracking.log_artifact_files(spec.config, child, TRACES, traces)
-    return Path(job.output_dir)
 
 
 def _job(spec: RunSpec, kind: Kind, examples: Published, folder: Path) -> TrainJob:
@@ -139,7 +182,16 @@ def _job(spec: RunSpec, kind: Kind, examples: Published, folder: Path) -> TrainJ
         training=training,
         checkpoint_dir=str(folder / "checkpoints"),
         output_dir=str(folder / "weights"),
-        digest=digest_of([kind, examples.digest, config.model, training, sorted(tables.items())]),
+        digest=digest_of(
+            [
+                kind,
+                examples.digest,
+                config.model,
+                training,
+                sorted(tables.items()),
+                spec.warm_start if kind == "two_tower" else None,
+            ]
+        ),
     )
 
 
@@ -169,12 +221,17 @@ def _write_bundle(
             "day": spec.day.isoformat(),
             "examples": examples.digest,
             "code_version": spec.code_version,
+            "warm_start": _continued(spec, kind),
         },
     )
     output.meta["parameters"] = bundle.parameters()
-    if weights is not None:
-        # The bundle has its own copy; checkpoints of a finished model serve nobody.
-        shutil.rmtree(weights.parent / "checkpoints", ignore_errors=True)
+
+
+def _continued(spec: RunSpec, kind: Kind) -> str | None:
+    """Run whose model was continued."""
+    if kind != "two_tower" or spec.warm_start is None:
+        return None
+    return spec.warm_start.run_id
 
 
 def _follow(launcher: LocalLauncher, folder: Path, position: int, role: str) -> JobStatus:

@@ -30,9 +30,12 @@ def user_attributes(
     """
     tables = spec.config.tables
     plans = [
-        FeaturePlan(f.name, f.table, f.kind == "list", "attribute", f.name)
+        FeaturePlan(
+            f.name, f.table, f.kind == "list", "attribute", f.name, numeric=f.kind == "numeric"
+        )
         for f in features
-        if f.kind != "history" and f.table in tables and tables[f.table].dataset == "users"
+        if f.kind == "numeric"
+        or (f.kind != "history" and f.table in tables and tables[f.table].dataset == "users")
     ]
     if not plans:
         return {}

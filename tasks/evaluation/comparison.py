@@ -35,6 +35,8 @@ class ModelSummary(Settings):
     """Day of that run."""
     version: str | None = None
     """Version in the registry, for a registered model."""
+    continues: str | None = None
+    """Run whose model its training started from; None for a training from the start."""
     parameters: int
     """Trained parameters."""
     bytes: int

@@ -63,6 +63,7 @@ def write_corpus(task: CorpusTask) -> int:
     encoders = {
         plan.table: encoder_of(lake.url, task.vocabularies[plan.table], plan.table)
         for plan in task.features
+        if not plan.numeric
     }
     output.write_table("items/part-0.parquet", corpus_table(corpus, task.features, encoders))
     table = to_arrow(corpus.select("item_id", "id_rank", "train_count"))

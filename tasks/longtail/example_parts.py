@@ -25,6 +25,7 @@ from tasks.longtail.features import FeaturePlan
 from tasks.longtail.history import distinct_items, final_histories, histories
 from tasks.longtail.hot_users import HotUser, events_before, item_counts
 from tasks.longtail.lists import Int64s, ListColumn
+from tasks.longtail.numbers import NumberColumn
 from tasks.longtail.permutation import Permutation, shard_of
 from tasks.longtail.side_tables import newest_of
 
@@ -158,15 +159,18 @@ def _encode(
     plan: FeaturePlan,
     user_ids: pl.Series,
     attributes: pl.DataFrame | None,
-) -> ListColumn:
-    encoder = encoder_of(lake.url, task.vocabularies[plan.table], plan.table)
+) -> ListColumn | NumberColumn:
     if plan.source == "key":
+        encoder = encoder_of(lake.url, task.vocabularies[plan.table], plan.table)
         return encoder.code_lists(user_ids, listed=False)
     assert attributes is not None
     known = attributes.select("user_id", plan.column)
     ids = pl.DataFrame({"user_id": user_ids}).join(
         known, on="user_id", how="left", maintain_order="left"
     )[plan.column]
+    if plan.numeric:
+        return NumberColumn.of(ids)
+    encoder = encoder_of(lake.url, task.vocabularies[plan.table], plan.table)
     return encoder.code_lists(ids, listed=plan.listed)
 
 
@@ -178,7 +182,7 @@ def _encode_context(
 
 
 def _write_train(
-    lake: Lake, task: PartTask, train: TrainEvents, codes: Mapping[str, ListColumn]
+    lake: Lake, task: PartTask, train: TrainEvents, codes: Mapping[str, ListColumn | NumberColumn]
 ) -> None:
     written = np.flatnonzero(train.written)
     numbers = np.arange(task.first_row, task.first_row + written.size, dtype=np.int64)
@@ -220,7 +224,7 @@ def _write_users(
     lake: Lake,
     task: PartTask,
     train: TrainEvents,
-    codes: Mapping[str, ListColumn],
+    codes: Mapping[str, ListColumn | NumberColumn],
     last_context: pl.DataFrame,
     seen: ListColumn,
     final: ListColumn,
@@ -270,10 +274,9 @@ def _write_test(
         if plan.source == "context":
             # What the user's last train event said; nothing is known about a new user.
             values = last_context.select(pl.all().gather(users["known"]))
-            codes = _encode_context(lake, task, plan, values)
+            columns[plan.name] = _encode_context(lake, task, plan, values).to_arrow()
         else:
-            codes = _encode(lake, task, plan, user_ids, attributes)
-        columns[plan.name] = codes.to_arrow()
+            columns[plan.name] = _encode(lake, task, plan, user_ids, attributes).to_arrow()
     columns["history"] = final.take_or_empty(known_of).to_arrow()
     columns["seen"] = seen.take_or_empty(known_of).to_arrow()
     columns["targets"] = targets.to_arrow()

@@ -18,12 +18,13 @@ class FeaturePlan:
 
     Attributes:
         name: Name of the feature and of its column of codes.
-        table: The embedding table.
+        table: The embedding table; empty for a number.
         listed: Whether a row has any number of IDs; a key or a column of the interactions
             always has one.
         source: `key`: the user or item ID itself. `context`: a column of the interactions.
             `attribute`: a column of the side table.
         column: The column.
+        numeric: Whether the column holds numbers instead of IDs.
     """
 
     name: str
@@ -31,6 +32,7 @@ class FeaturePlan:
     listed: bool
     source: Source
     column: str
+    numeric: bool = False
 
 
 def user_features(config: PipelineConfig) -> tuple[FeaturePlan, ...]:
@@ -42,6 +44,9 @@ def user_features(config: PipelineConfig) -> tuple[FeaturePlan, ...]:
     plans = []
     for feature in config.model.user.features:
         if feature.kind == "history":
+            continue
+        if feature.kind == "numeric":
+            plans.append(_number(feature))
             continue
         source = config.tables[feature.table].source
         if source == "interactions.item_id":
@@ -62,6 +67,9 @@ def item_features(config: PipelineConfig) -> tuple[FeaturePlan, ...]:
     """
     plans = []
     for feature in config.model.item.features:
+        if feature.kind == "numeric":
+            plans.append(_number(feature))
+            continue
         table = config.tables[feature.table]
         if table.dataset == "interactions" and table.column != "item_id":
             raise ConfigError(
@@ -71,6 +79,10 @@ def item_features(config: PipelineConfig) -> tuple[FeaturePlan, ...]:
             )
         plans.append(_plan(config, feature, "item_id", "interactions.item_id"))
     return tuple(plans)
+
+
+def _number(feature: FeatureSettings) -> FeaturePlan:
+    return FeaturePlan(feature.name, "", False, "attribute", feature.name, numeric=True)
 
 
 def _plan(

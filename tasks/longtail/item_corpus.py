@@ -13,6 +13,7 @@ from tasks.errors import DataError
 from tasks.longtail.columns import to_arrow
 from tasks.longtail.encoding import Encoder
 from tasks.longtail.features import FeaturePlan
+from tasks.longtail.numbers import NumberColumn
 from tasks.longtail.side_tables import TITLE
 
 POPULARITY_EXPONENT = 0.75
@@ -65,6 +66,9 @@ def corpus_table(
     table = to_arrow(corpus.select("item_id", pl.col(TITLE).cast(pl.String), "train_count"))
     for plan in features:
         ids = corpus["item_id" if plan.source == "key" else plan.column]
+        if plan.numeric:
+            table = table.append_column(plan.name, NumberColumn.of(ids).to_arrow())
+            continue
         codes = encoders[plan.table].code_lists(ids, listed=plan.listed)
         table = table.append_column(plan.name, codes.to_arrow())
     return table

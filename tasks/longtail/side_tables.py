@@ -11,6 +11,7 @@ from tasks.errors import DataError
 from tasks.lake import Lake
 from tasks.longtail.columns import collect, id_or_nothing, read_schema, scan
 from tasks.longtail.features import FeaturePlan
+from tasks.longtail.numbers import check_finite, check_numbers
 
 TITLE = "title"
 
@@ -127,6 +128,10 @@ def read_rows(
         if TITLE in schema.names and TITLE not in columns:
             columns.append(TITLE)
     for column, plan in wanted.items():
+        if plan.numeric:
+            check_numbers(schema, column, where)
+            picked.append(pl.col(column).cast(pl.Float64))
+            continue
         dtype, listed = id_or_nothing(schema, column, where)
         value = pl.col(column)
         if listed and not plan.listed:
@@ -144,7 +149,10 @@ def read_rows(
             value = value.cast(dtype)
         picked.append(value)
     query = scan(lake, path, columns).select(picked).filter(pl.col(key).is_not_null())
-    return collect(lake, path, [query])[0]
+    rows = collect(lake, path, [query])[0]
+    for column in (plan.column for plan in wanted.values() if plan.numeric):
+        check_finite(rows, key, column, where)
+    return rows
 
 
 def _title(schema: pa.Schema, where: str) -> pl.Expr:

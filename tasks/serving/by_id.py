@@ -148,7 +148,8 @@ class RecommenderById:
         trained = self.recommender.bundle.trained
         for f in trained.model.user.features if trained is not None else ():
             if f.kind != "history":
-                columns[f.name] = self._codes(f, user_ids, rows, attributes or {})
+                of_feature = self._numbers if f.kind == "numeric" else self._codes
+                columns[f.name] = of_feature(f, user_ids, rows, attributes or {})
         return pa.table(columns)
 
     def row_of(self, user_id: RawId) -> int | None:
@@ -215,6 +216,20 @@ class RecommenderById:
             return empty.take(pa.array(np.zeros(len(rows), dtype=np.int64)))
         return self._taken(f.name, rows, empty[0])
 
+    def _numbers(
+        self,
+        f: FeatureSettings,
+        user_ids: pa.Array,
+        rows: npt.NDArray[np.int64],
+        attributes: Mapping[str, pa.Array],
+    ) -> pa.Array:
+        """Raw numbers; the model normalises them as it did in training."""
+        if f.name in attributes:
+            return attributes[f.name].cast(pa.float64())
+        if self.recommender.users is None:
+            return pa.nulls(len(user_ids), pa.float64())
+        return self._taken(f.name, rows, pa.scalar(None, pa.float64()))
+
     def _encoded(self, table: str, values: pa.Array) -> pa.Array:
         """Codes of IDs, or of lists of IDs, by the bundle's vocabulary of a table."""
         encoder = self._encoder(table)
@@ -241,8 +256,11 @@ def attributes_of(bundle: Bundle) -> dict[str, FeatureSettings]:
     return {
         f.name: f
         for f in features
-        if f.kind != "history"
-        and str(bundle.policies.get(f.table, {}).get("source", "")).startswith("users.")
+        if f.kind == "numeric"
+        or (
+            f.kind != "history"
+            and str(bundle.policies.get(f.table, {}).get("source", "")).startswith("users.")
+        )
     }
 
 

@@ -88,6 +88,7 @@ def _select(users: UserInputs, rows: Tensor) -> UserInputs:
         {name: codes.select(rows) for name, codes in users.features.items()},
         users.history.select(rows),
         None if users.seen is None else users.seen.select(rows),
+        {name: values[rows] for name, values in users.numeric.items()},
     )
 
 
@@ -97,7 +98,9 @@ def _known(recommender: Recommender, users: UserInputs) -> Tensor:
     if recommender.bundle.trained is None:
         return torch.zeros_like(known)
     policies = recommender.bundle.policies
-    for feature in recommender.bundle.trained.model.user.features:
+    for values in users.numeric.values():
+        known |= ~values.isnan()
+    for feature in recommender.bundle.trained.model.user.coded:
         # The user's ID always has a code, be it a tail bucket; an attribute has one when given.
         if str(policies.get(feature.table, {}).get("source", "")).startswith("users."):
             codes = users.features[feature.name]

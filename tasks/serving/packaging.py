@@ -151,6 +151,8 @@ def signature(bundle: Path) -> ModelSignature:
         return DataType.long if integer else DataType.string
 
     def attribute(name: str, f: FeatureSettings) -> ColSpec:
+        if f.kind == "numeric":
+            return ColSpec(DataType.double, name, required=False)
         table = f"vocabulary/{f.table}.parquet"
         kind = mlflow_type(bundle / table, "id")
         return ColSpec(Array(kind) if f.kind == "list" else kind, name, required=False)

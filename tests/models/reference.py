@@ -41,6 +41,10 @@ def train_reference(job: TrainJob) -> tuple[dict[str, Tensor], dict[str, Tensor]
     optimizer = _Optimizers(job, tables, parameters)
     counts = torch.tensor([row["train_count"] for row in corpus_rows]).double()
 
+    examples = [row for file in job.train_files for row in pq.read_table(file).to_pylist()]
+    trained = [row for row in corpus_rows if row["train_count"] > 0]
+    of_users = {f.name: _moments(examples, f.name) for f in job.model.user.numeric}
+    of_items = {f.name: _moments(trained, f.name) for f in job.model.item.numeric}
     reader = ExampleReader(job, len(corpus))
     for macro in reader.read():
         if macro.epoch and macro.step % reader.steps_per_epoch == 0:
@@ -57,11 +61,11 @@ def train_reference(job: TrainJob) -> tuple[dict[str, Tensor], dict[str, Tensor]
             own = batch.item.tolist()
             histories = [_row(batch.users.history, i) for i in range(len(batch))]
             item_inputs, user_inputs = [], []
-            for f in job.model.item.features:
+            for f in job.model.item.coded:
                 rows = [corpus_rows[i][f.name] for i in own + negatives]
                 touched[f.table].update(code for codes in rows for code in codes)
                 item_inputs.append(_pool(f, rows, leaves[f.table], job, parameters, "item"))
-            for f in job.model.user.features:
+            for f in job.model.user.coded:
                 if f.kind == "history":
                     ids = next(g.name for g in job.model.item.features if g.table == f.table)
                     rows = [
@@ -76,6 +80,12 @@ def train_reference(job: TrainJob) -> tuple[dict[str, Tensor], dict[str, Tensor]
                     rows = [_row(batch.users.features[f.name], i) for i in range(len(batch))]
                 touched[f.table].update(code for codes in rows for code in codes)
                 user_inputs.append(_pool(f, rows, leaves[f.table], job, parameters, "user"))
+            for f in job.model.item.numeric:
+                prices = [corpus_rows[i][f.name] for i in own + negatives]
+                item_inputs.append(_numbers(prices, *of_items[f.name]))
+            for f in job.model.user.numeric:
+                ages = batch.users.numeric[f.name].tolist()
+                user_inputs.append(_numbers(ages, *of_users[f.name]))
             vectors = _vectors(job.model.item, item_inputs, towers.item, job)
             log_q = (counts[own] / counts.sum()).log()
             sampled = torch.zeros(0).double()
@@ -210,6 +220,19 @@ class _Optimizers:
         square = (g**2).mean(1, keepdim=True) if kind == "rowwise_adagrad" else g**2
         second[rows] = second[rows] + square
         return g / (second[rows].sqrt() + eps)
+
+
+def _moments(rows: list[dict[str, Any]], name: str) -> tuple[float, float]:
+    """Mean and standard deviation of what is there."""
+    values = [row[name] for row in rows if row[name] is not None]
+    mean = sum(values) / max(len(values), 1)
+    deviation = (sum((v - mean) ** 2 for v in values) / max(len(values), 1)) ** 0.5
+    return mean, deviation or 1.0
+
+
+def _numbers(values: list[float | None], mean: float, deviation: float) -> Tensor:
+    scaled = [0.0 if v is None or v != v else (v - mean) / deviation for v in values]
+    return torch.tensor(scaled).double()[:, None]
 
 
 def _row(jagged: Any, i: int) -> list[int]:

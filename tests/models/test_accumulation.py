@@ -186,3 +186,30 @@ def test_two_ranks_equal_plain_pytorch(tmp_path: Path, sharding: str) -> None:
     summary = run(job, tmp_path / "run", ranks=2)
     assert summary["world_size"] == 2
     assert _largest_difference(job) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.integration
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("sharding", ["table_wise", "row_wise", "data_parallel"])
+def test_two_ranks_limit_the_norm_of_the_whole_gradient(tmp_path: Path, sharding: str) -> None:
+    """Both ranks touch the same rows: the norm of the sum counts, not the sum of norms."""
+    job = _small_job(
+        tmp_path,
+        short=18,
+        sharding=sharding,
+        optimizer={
+            "learning_rate": 0.005,
+            "sparse_lr_scale": 4.0,
+            "eps": 1e-3,
+            "warmup_steps": 3,
+            "clip_norm": 1.9,
+            "accumulator_decay": 0.5,
+        },
+    )
+    assert run(job, tmp_path / "run", ranks=2)["world_size"] == 2
+    assert _largest_difference(job) < 1e-5
+    # The comparison must be able to fail.
+    free = job.training.optimizer.model_copy(update={"clip_norm": None})
+    unlimited = job.training.model_copy(update={"optimizer": free})
+    assert _largest_difference(job.model_copy(update={"training": unlimited})) > 1e-4

@@ -89,3 +89,35 @@ def test_vectors_have_length_one_or_not() -> None:
     linear = free.mlp[0]
     assert isinstance(linear, torch.nn.Linear)
     torch.testing.assert_close(free({"t": ROWS}, codes)[0], ROWS[1] @ linear.weight.T + linear.bias)
+
+
+@pytest.mark.parametrize("pooling", ["sum", "mean", "attention"])
+def test_lists_of_no_element_and_of_ten_thousand_stand_in_one_batch(pooling: str) -> None:
+    """Forward and backward, against a loop over the lists."""
+    generator = torch.Generator().manual_seed(1)
+    lengths = [0, 10_000, 1, 0, 37, 10_000, 2]
+    lists = [torch.randint(1, 9, (n,), generator=generator).tolist() for n in lengths]
+    pools = {"sum": SumPool(), "mean": MeanPool(1), "attention": AttentionPool(4, 1, 10_000)}
+    pool = pools[pooling].double()
+    if isinstance(pool, AttentionPool):
+        assert pool.recency is not None
+        for parameter in (pool.query, pool.recency):
+            torch.nn.init.normal_(parameter, generator=generator)
+    weight = torch.randn(len(lists), 4, generator=generator).double()
+    found_rows, expected_rows = (ROWS.clone().requires_grad_() for _ in range(2))
+    found = pool(found_rows, Jagged.from_lists(lists))
+    expected = []
+    for codes in lists:
+        elements = expected_rows[codes]
+        if not codes:
+            expected.append(torch.zeros(4).double())
+        elif isinstance(pool, AttentionPool):
+            assert pool.recency is not None
+            scores = elements @ pool.query + pool.recency[: len(codes)].flip(0)
+            expected.append(scores.softmax(0) @ elements)
+        else:
+            expected.append(elements.sum(0) if pooling == "sum" else elements.mean(0))
+    torch.testing.assert_close(found, torch.stack(expected))
+    (found * weight).sum().backward()
+    (torch.stack(expected) * weight).sum().backward()
+    torch.testing.assert_close(found_rows.grad, expected_rows.grad)

@@ -87,6 +87,11 @@ def make_world(
     targets = [int(index_of[events[-1]]) for events in history]
     count = count[order]
 
+    # Numbers of their own, some of them missing: what else is drawn does not depend on them.
+    numbers = np.random.default_rng(seed + 1000)
+    ages = [float(a) if u % 7 else None for u, a in enumerate(numbers.normal(40, 12, num_users))]
+    prices = [float(p) if i % 5 else None for i, p in enumerate(numbers.gamma(2, 9, num_items))]
+
     item_rows = np.where(count >= min_count, np.arange(num_items) + 2, 1)
     user_rows = np.arange(num_users) + 2
     cluster_rows = np.arange(clusters) + 2
@@ -107,6 +112,7 @@ def make_world(
                 "train_count": pa.array(count, pa.int64()),
                 "item_id_code": codes(all_items, item_rows, hashes),
                 "tags": lists([tags_of(i) for i in range(num_items)]),
+                "price": pa.array(prices, pa.float64()),
             }
         ),
         corpus_file,
@@ -123,6 +129,7 @@ def make_world(
                     "timestamp": place,
                     "weight": 1.0 + 0.5 * (place % 3),
                     "user_id_code": [int(user_rows[user])] + [0] * (hashes - 1),
+                    "age": ages[user],
                 }
             )
     shuffled = [rows[i] for i in rng.permutation(len(rows))]
@@ -134,6 +141,7 @@ def make_world(
             ("timestamp", pa.int64()),
             ("weight", pa.float32()),
             ("user_id_code", pa.list_(pa.int32())),
+            ("age", pa.float64()),
         ]
     )
     train_files = []
@@ -146,6 +154,7 @@ def make_world(
         "user_id": [f"u{u}" for u in range(num_users)],
         "user": pa.array(range(num_users), pa.int64()),
         "user_id_code": codes(np.arange(num_users), user_rows, hashes),
+        "age": pa.array(ages, pa.float64()),
         "history": lists([events[-10:] for events in train]),
         "seen": lists([sorted(set(events)) for events in train]),
     }
@@ -223,6 +232,7 @@ def make_job(
             "epochs": 1,
             "threads": 1,
             "log_every": 5,
+            "validation": {"users": 0},
             "loss": {"num_negatives": 32, "negatives": "tfidf"},
             **training,
         }

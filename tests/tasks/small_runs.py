@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from models.numeric_features import NumericStatistics
+from models.optimizer_state import STATE_FOLDER, write_state
 from models.weights import TrainedModel, write_weights
 from tasks import train
 from tasks.config import PipelineConfig
@@ -160,7 +162,9 @@ def run_data_steps(config: PipelineConfig, day: date, *, force: bool = False) ->
 def fake_training(spec: RunSpec, *, seed: int) -> None:
     """Publishes the candidate and the baseline, with random weights from a seed."""
 
-    def weights(_spec: RunSpec, role: str, kind: str, examples: Published, _child: str) -> Path:
+    def weights(
+        _spec: RunSpec, role: str, kind: str, examples: Published, _child: str
+    ) -> tuple[Path, None]:
         folder = spec.lake().local_path(f"checkpoints/{spec.run_id}/{role}/weights")
         meta = examples.manifest.meta
         trained = TrainedModel(
@@ -171,6 +175,16 @@ def fake_training(spec: RunSpec, *, seed: int) -> None:
             table_hashes=meta["table_hashes"],
             num_users=meta["num_users"],
             digest=f"{examples.digest}-{seed}",
+            numeric={
+                side: {
+                    f.name: NumericStatistics(mean=30.0, std=10.0, missing=0, rows=1)
+                    for f in tower.numeric
+                }
+                for side, tower in (
+                    ("user", spec.config.model.user),
+                    ("item", spec.config.model.item),
+                )
+            },
         )
         generator = torch.Generator().manual_seed(seed)
         tables = []
@@ -179,7 +193,8 @@ def fake_training(spec: RunSpec, *, seed: int) -> None:
             weight[0] = 0
             tables.append((name, weight))
         write_weights(folder, trained, trained.towers(seed).state_dict(), tables)
-        return folder
+        write_state(folder / STATE_FOLDER, spec.config.training.optimizer, {}, [])
+        return folder, None
 
     original = train._train
     train._train = weights  # type: ignore[assignment]

@@ -72,7 +72,7 @@ def test_defaults_and_values(write):
             "kind: history}",
             "kind: histry}",
             13,
-            ["'id', 'list' or 'history'", "histry"],
+            ["'history' or 'numeric'", "histry"],
         ),
         (
             "- {name: id, table: item}",

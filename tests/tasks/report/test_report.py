@@ -121,3 +121,10 @@ def test_the_terminal_table_cuts_no_number(compared: ModelComparison, width: int
     assert "…" not in text
     assert "against popularity: recall_at_20 +0.1000 [+0.0600, +0.1400] better" in text
     assert ("popularity" in text.splitlines()[2]) == (width == 120)
+
+
+def test_the_page_says_which_run_a_training_continued() -> None:
+    continued = comparison(model("champion", recall=0.19, continues="2026-01-02-feed"))
+    page = render(continued, {}, long_tail={})
+    assert page.count("continues 2026-01-02-feed") == 1
+    assert "continues" not in render(comparison(), {}, long_tail={})
