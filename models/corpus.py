@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from models.batch import integers
-from models.config import ModelSettings
+from models.batch import floats, integers
+from models.config import RECENT_COUNT, ModelSettings
 from models.errors import ExamplesError
 from models.jagged import Jagged
 from models.storage import read_parquet
@@ -27,10 +27,13 @@ class Corpus:
     Attributes:
         train_count: Train interactions of each item, int64 `[I]`.
         features: Codes of each feature of the item tower, by name; I rows each.
+        recent_count: The interactions weighted by age as the model's prior wants, `[I]`; the
+            train count for a model that wants no such thing.
     """
 
     train_count: Tensor
     features: Mapping[str, Jagged]
+    recent_count: Tensor
 
     def __len__(self) -> int:
         return self.train_count.numel()
@@ -60,10 +63,13 @@ class Corpus:
                 corpus does not fit the tables.
         """
         names = [f.name for f in model.item.features]
-        table = read_parquet(location, ["train_count", *names])
+        aged = model.prior is not None and model.prior.half_life_days is not None
+        table = read_parquet(location, ["train_count", *names, *([RECENT_COUNT] if aged else [])])
         try:
             features = {name: Jagged.from_arrow(table.column(name)) for name in names}
-            corpus = cls(integers(table, "train_count"), features)
+            count = integers(table, "train_count")
+            recent = floats(table, RECENT_COUNT) if aged else count
+            corpus = cls(count, features, recent)
         except ValueError as error:
             raise ExamplesError(f"the corpus cannot be used: {error}", location) from error
         for f in model.item.features:

@@ -91,7 +91,7 @@ def _train(spec: RunSpec, role: str, kind: Kind, examples: Published, child: str
     """Runs the training job to its end; returns the folder of the weights."""
     folder = spec.lake().local_path(f"checkpoints/{spec.run_id}/{role}")
     folder.mkdir(parents=True, exist_ok=True)
-    job = _job(spec, kind, examples, folder)
+    job = job_of(spec, kind, examples, folder)
     target = {"uri": tracking.tracking_uri(spec.config), "run_id": child, "role": role}
     (folder / TRACKING).write_text(json.dumps(target))
     (folder / ERROR).unlink(missing_ok=True)
@@ -113,7 +113,15 @@ def _train(spec: RunSpec, role: str, kind: Kind, examples: Published, child: str
     return Path(job.output_dir)
 
 
-def _job(spec: RunSpec, kind: Kind, examples: Published, folder: Path) -> TrainJob:
+def job_of(spec: RunSpec, kind: Kind, examples: Published, folder: Path) -> TrainJob:
+    """The job that trains a model of a run.
+
+    Args:
+        spec: The run.
+        kind: Which trainer; not popularity, which nobody trains.
+        examples: Its examples.
+        folder: Local folder for checkpoints and weights.
+    """
     lake = spec.lake()
     meta = examples.manifest.meta
     config = spec.config
