@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from models import collectives
 from models.accumulation import MacroStep, StepOutcome
@@ -27,7 +28,7 @@ from models.step_clock import StepClock
 from models.step_trace import TRACES, StepTrace
 from models.stopping import StopRequest
 from models.two_tower import TwoTower
-from models.weights import trained_model, write_weights
+from models.weights import TrainedModel, trained_model, write_weights
 
 
 class _Counts:
@@ -171,6 +172,15 @@ class DistributedTraining:
                     break
         self._checkpoints.finish()
         return meter.summary(self._reader.waited - waited, resumed_from)
+
+    def model(self) -> tuple[TrainedModel, TwoTower, dict[str, Tensor]]:
+        """The settings, the towers and the whole tables as they are now; a collective."""
+        return trained_model(self._job), self._towers, dict(self._tables.full_tables())
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Macro-batches of one epoch."""
+        return self._reader.steps_per_epoch
 
     @property
     def clock(self) -> StepClock:
