@@ -131,7 +131,7 @@ class Batch:
             ValueError: A column is missing, has another type, or holds nulls.
         """
         users = UserInputs.from_arrow(table, model)
-        return cls(users, integers(table, "item"), _floats(table, "weight"))
+        return cls(users, integers(table, "item"), floats(table, "weight"))
 
     def slice(self, start: int, stop: int) -> Batch:
         """Examples `start` to `stop`."""
@@ -180,7 +180,12 @@ def numbers(table: pa.Table, name: str) -> Tensor:
     return torch.from_numpy(values)
 
 
-def _floats(table: pa.Table, name: str) -> Tensor:
+def floats(table: pa.Table, name: str) -> Tensor:
+    """A column of numbers without nulls, float32 `[N]`.
+
+    Raises:
+        ValueError: The column is missing, has another type, or holds nulls.
+    """
     column = _column(table, name)
     if not pa.types.is_floating(column.type):
         raise ValueError(f"column '{name}': floating point is needed, not {column.type}")

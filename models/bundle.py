@@ -25,6 +25,7 @@ from models.config import Settings
 from models.corpus import FULL_USER_TABLE, Corpus
 from models.encoder import Encoder
 from models.errors import BundleError, ExamplesError
+from models.prior import with_constant, with_prior
 from models.storage import locate, read_parquet
 from models.weights import (
     Part,
@@ -237,7 +238,9 @@ class Recommender:
             )
             for first in range(0, len(users), _USER_BLOCK)
         ]
-        return torch.cat(blocks) if blocks else torch.zeros(0, self.item_vectors.shape[1])
+        if not blocks:
+            return torch.zeros(0, self.item_vectors.shape[1])
+        return with_constant(torch.cat(blocks), self.bundle.trained.model)
 
     def top_k(self, users: UserInputs, k: int, exclude_seen: bool = True) -> tuple[Tensor, Tensor]:
         """The `k` best items of each user over the whole corpus.
@@ -285,7 +288,8 @@ def _item_vectors(folder: Path, trained: TrainedModel | None) -> Tensor:
         return popularity.item_vectors(train_count)
     corpus, encoder = _corpus_and_encoder(folder, trained)
     towers = load_towers(folder, trained)
-    return compute_item_vectors(towers, load_tables(folder, trained), encoder, len(corpus))
+    vectors = compute_item_vectors(towers, load_tables(folder, trained), encoder, len(corpus))
+    return with_prior(vectors, corpus.recent_count, trained.model)
 
 
 def _corpus_and_encoder(folder: Path, trained: TrainedModel) -> tuple[Corpus, Encoder]:

@@ -29,6 +29,9 @@ class EmbeddingTableSettings(Settings):
     """How the table is spread over ranks; `auto` leaves it to TorchRec's planner."""
 
 
+RECENT_COUNT = "recent_count"
+"""Column of the corpus with the interactions of an item, weighted by age for `model.prior`."""
+
 #: Columns of the examples that no feature may be named after.
 RESERVED_NAMES = frozenset(
     [
@@ -42,6 +45,7 @@ RESERVED_NAMES = frozenset(
         "seen",
         "targets",
         "train_count",
+        RECENT_COUNT,
     ]
 )
 
@@ -100,6 +104,16 @@ class TowerSettings(Settings):
         return self
 
 
+class PriorSettings(Settings):
+    """What an item's popularity adds to its score, whoever asks."""
+
+    strength: float = Field(default=1.0, gt=0, le=2)
+    """Share of the interactions, to this power, that multiplies the item's probability."""
+    half_life_days: float | None = Field(default=None, gt=0)
+    """Age at which an interaction counts half, measured from the first test day; a short one
+    follows trends. None counts all alike."""
+
+
 class ModelSettings(Settings):
     """A two-tower model."""
 
@@ -112,7 +126,10 @@ class ModelSettings(Settings):
     similarity: Literal["cosine", "dot"] = "cosine"
     """`cosine` normalises both vectors; `dot` does not."""
     temperature: float = Field(default=0.07, gt=0, le=10)
-    """Divides the logits; only used in the loss."""
+    """Divides the logits of the loss."""
+    prior: PriorSettings | None = None
+    """Popularity added to the scores when items are recommended; the towers do not learn it when
+    `training.loss.logq` is off. None for none."""
 
     @model_validator(mode="after")
     def _history_belongs_to_users(self) -> ModelSettings:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from models.batch import integers, numbers
-from models.config import ModelSettings
+from models.batch import floats, integers, numbers
+from models.config import RECENT_COUNT, ModelSettings
 from models.errors import ExamplesError
 from models.jagged import Jagged
 from models.storage import read_parquet
@@ -27,11 +27,14 @@ class Corpus:
     Attributes:
         train_count: Train interactions of each item, int64 `[I]`.
         features: Codes of each feature of the item tower, by name; I rows each.
+        recent_count: The interactions weighted by age as the model's prior wants, `[I]`; the
+            train count for a model that wants no such thing.
         numeric: Raw values of its numeric features, by name, float64 `[I]`; NaN for none.
     """
 
     train_count: Tensor
     features: Mapping[str, Jagged]
+    recent_count: Tensor
     numeric: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -62,11 +65,15 @@ class Corpus:
                 corpus does not fit the tables.
         """
         names, numeric = [f.name for f in model.item.coded], [f.name for f in model.item.numeric]
-        table = read_parquet(location, ["train_count", *names, *numeric])
+        aged = model.prior is not None and model.prior.half_life_days is not None
+        ages = [RECENT_COUNT] if aged else []
+        table = read_parquet(location, ["train_count", *names, *numeric, *ages])
         try:
             features = {name: Jagged.from_arrow(table.column(name)) for name in names}
             values = {name: numbers(table, name) for name in numeric}
-            corpus = cls(integers(table, "train_count"), features, values)
+            count = integers(table, "train_count")
+            recent = floats(table, RECENT_COUNT) if aged else count
+            corpus = cls(count, features, recent, values)
         except ValueError as error:
             raise ExamplesError(f"the corpus cannot be used: {error}", location) from error
         for f in model.item.coded:

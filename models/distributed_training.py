@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from models import collectives
 from models.accumulation import MacroStep, StepOutcome
@@ -25,6 +26,7 @@ from models.numeric_features import measure_features
 from models.optimization import Optimization
 from models.optimizer_state import STATE_FOLDER, write_state
 from models.precision import LossScale, layer_type, needs_scale
+from models.prior import prior_scores
 from models.progress import Meter, MetricSink, TrainSummary
 from models.reader import ExampleReader, MacroBatch
 from models.row_selection import select_rows
@@ -34,7 +36,7 @@ from models.stopping import StopRequest
 from models.two_tower import TwoTower
 from models.validation import Validation, ValidationSchedule
 from models.warm_start import EarlierModel
-from models.weights import trained_model, write_weights
+from models.weights import TrainedModel, trained_model, write_weights
 
 
 class _Counts:
@@ -130,8 +132,9 @@ class DistributedTraining:
         self._vectors = TableVectors(job.model, encoder, self._towers, self._tables)
         self._validation = None
         if self._selection.users is not None:
+            prior = prior_scores(corpus.recent_count, job.model)
             self._validation = Validation(
-                self._selection.users, job.model, len(corpus), settings.validation.k, device
+                self._selection.users, job.model, prior, settings.validation.k, device
             )
         self._schedule = ValidationSchedule(
             settings, self._reader.steps_per_epoch, self._reader.steps, device
@@ -241,6 +244,19 @@ class DistributedTraining:
                     f"{done}, {recall:.4f}: its weights are the result",
                 )
         return recall
+
+    def model(self) -> tuple[TrainedModel, TwoTower, dict[str, Tensor]]:
+        """The settings, the towers and the whole tables as they are now; a collective."""
+        return (
+            trained_model(self._job, self._numeric),
+            self._towers,
+            dict(self._tables.full_tables()),
+        )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Macro-batches of one epoch."""
+        return self._reader.steps_per_epoch
 
     @property
     def clock(self) -> StepClock:

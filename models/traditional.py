@@ -8,6 +8,7 @@ learning rates as the product, so what differs is what the product adds.
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from models.encoder import Encoder
 from models.errors import CheckpointError, ModelError
 from models.initial import initial_rows
 from models.numeric_features import measure_features
+from models.prior import prior_scores
 from models.progress import Meter, MetricSink, TrainSummary
 from models.reader import ExampleReader, MacroBatch
 from models.row_selection import select_rows
@@ -30,7 +32,7 @@ from models.seeds import generator_for
 from models.stopping import StopRequest
 from models.two_tower import TwoTower
 from models.validation import Validation, ValidationSchedule
-from models.weights import trained_model, write_weights
+from models.weights import TrainedModel, trained_model, write_weights
 
 _CHECKPOINT = "latest.pt"
 _BEST = "best.pt"
@@ -88,16 +90,27 @@ def train_traditional(
         CheckpointError: The checkpoint belongs to another job.
         TrainingStopped: The process was told to stop; a checkpoint was written first.
     """
-    if collectives.world_size() > 1:
-        raise ModelError("the traditional baseline trains in one process: start it with 1 rank")
-    corpus = Corpus.from_parquet(job.corpus_file, job.model, job.table_rows)
-    return _Training(with_full_tables(job, len(corpus)), corpus, sink, device).run(stop)
+    return TraditionalTraining(job, sink, device).run(stop)
 
 
-class _Training:
-    def __init__(
-        self, job: TrainJob, corpus: Corpus, sink: MetricSink, device: torch.device
-    ) -> None:
+class TraditionalTraining:
+    """One training of the baseline; like `DistributedTraining`, but in one process.
+
+    Args:
+        job: The job, with the product's tables.
+        sink: Where it reports to.
+        device: The device.
+
+    Raises:
+        ExamplesError: A file of examples cannot be used.
+        ModelError: There are several ranks.
+    """
+
+    def __init__(self, job: TrainJob, sink: MetricSink, device: torch.device) -> None:
+        if collectives.world_size() > 1:
+            raise ModelError("the traditional baseline trains in one process: start it with 1 rank")
+        corpus = Corpus.from_parquet(job.corpus_file, job.model, job.table_rows)
+        job = with_full_tables(job, len(corpus))
         self._job = job
         self._sink = sink
         self._device = device
@@ -132,8 +145,9 @@ class _Training:
         )
         self._validation = None
         if selection.users is not None:
+            prior = prior_scores(corpus.recent_count, job.model)
             self._validation = Validation(
-                selection.users, job.model, len(corpus), job.training.validation.k, device
+                selection.users, job.model, prior, job.training.validation.k, device
             )
         self._schedule = ValidationSchedule(
             job.training, self._reader.steps_per_epoch, self._reader.steps, device
@@ -148,36 +162,58 @@ class _Training:
         return self._towers.item_vectors(self._rows(), self._encoder.item_codes(items))
 
     def run(self, stop: StopRequest) -> TrainSummary:
+        """Trains from the last checkpoint, or from the start, to the end, and writes the weights.
+
+        Args:
+            stop: Whether to stop after the current step.
+
+        Raises:
+            TrainingStopped: The process was told to stop; a checkpoint was written first.
+        """
         resumed_from = self._restore()
-        done = resumed_from or 0
         if resumed_from is not None:
             self._sink.log_text("training", f"resumed from step {resumed_from}")
+        summary = self.fit(stop, resumed_from)
+        trained, towers, tables = self.model()
+        write_weights(Path(self._job.output_dir), trained, towers.state_dict(), tables.items())
+        return summary
+
+    def fit(
+        self, stop: StopRequest, resumed_from: int | None = None, steps: int | None = None
+    ) -> TrainSummary:
+        """Trains on what is left of the examples; weights and state stay in memory.
+
+        Args:
+            stop: Whether to stop after the current step.
+            resumed_from: Steps that were taken before; None for none.
+            steps: Steps to take at most; None for all that are left.
+
+        Raises:
+            TrainingStopped: The process was told to stop; a checkpoint was written first.
+        """
+        done = first = resumed_from or 0
+        waited = self._reader.waited
         meter = Meter(self._job, self._reader.steps, done, self._sink, self._device)
-        for macro in self._reader.read(done):
-            if self._schedule.exhausted:
-                break
-            meter.add(macro.examples, self._step(macro))
-            done = macro.step + 1
-            recall = self._validate(done, meter)
-            if recall or meter.due(done):
-                meter.report(done, self._reader.waited, **recall)
-            if done < self._reader.steps:
-                if stop.asked or done % self._job.training.checkpoint_every == 0:
-                    self._save(_CHECKPOINT, done)
-                stop.raise_if_asked(done, self._reader.steps)
+        with closing(self._reader.read(done)) as reading:
+            for macro in reading:
+                if self._schedule.exhausted:
+                    break
+                meter.add(macro.examples, self._step(macro))
+                done = macro.step + 1
+                recall = self._validate(done, meter)
+                if recall or meter.due(done):
+                    meter.report(done, self._reader.waited - waited, **recall)
+                if done < self._reader.steps:
+                    if stop.asked or done % self._job.training.checkpoint_every == 0:
+                        self._save(_CHECKPOINT, done)
+                    stop.raise_if_asked(done, self._reader.steps)
+                if done - first == steps:
+                    break
         best = self._schedule.best_step
         recall_kept = meter.recall if best is None else self._schedule.best_recall
         if best not in (None, done):
             self._load(_BEST)
-        summary = meter.summary(self._reader.waited, resumed_from, recall_kept, best)
-        tables = ((name, self._weight(name)) for name in self._job.tables)
-        write_weights(
-            Path(self._job.output_dir),
-            trained_model(self._job, self._numeric),
-            self._towers.state_dict(),
-            tables,
-        )
-        return summary
+        return meter.summary(self._reader.waited - waited, resumed_from, recall_kept, best)
 
     def _validate(self, done: int, meter: Meter) -> dict[str, float]:
         """Recall when it is due, by its name; the best epoch so far is kept on disk."""
@@ -189,6 +225,16 @@ class _Training:
         if self._schedule.judge(done, meter.recall):
             self._save(_BEST, done)
         return {f"validation_recall_at_{self._job.training.validation.k}": meter.recall}
+
+    def model(self) -> tuple[TrainedModel, TwoTower, dict[str, Tensor]]:
+        """The settings, the towers and the whole tables as they are now, sharing their memory."""
+        tables = {name: self._weight(name).detach() for name in self._job.tables}
+        return trained_model(self._job, self._numeric), self._towers, tables
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Macro-batches of one epoch."""
+        return self._reader.steps_per_epoch
 
     def _step(self, macro: MacroBatch) -> Tensor:
         self._optimizer.zero_grad()

@@ -40,7 +40,7 @@ class Validation:
     Args:
         users: Columns of the user tower, `seen` and `targets`; the same on every rank.
         model: The model.
-        num_items: Items in the corpus.
+        prior: What is added to the score of each item of the corpus, `[I]`.
         k: Cut-off.
         device: This rank's device.
 
@@ -49,8 +49,9 @@ class Validation:
     """
 
     def __init__(
-        self, users: pa.Table, model: ModelSettings, num_items: int, k: int, device: torch.device
+        self, users: pa.Table, model: ModelSettings, prior: Tensor, k: int, device: torch.device
     ) -> None:
+        num_items = len(prior)
         try:
             self._users = UserInputs.from_arrow(users, model)
             targets = Jagged.from_arrow(users.column("targets"))
@@ -66,7 +67,7 @@ class Validation:
                     f"column '{name}' has a value outside [0, {num_items})", "users to validate on"
                 )
         self._k = k
-        self._num_items = num_items
+        self._prior = prior.to(device)
         self._device = device
         self._target = targets.values.to(device)
         self._user_of = targets.row_ids().to(device)
@@ -85,11 +86,11 @@ class Validation:
         """
         users = self._all_users(vectors)
         own = self._all_items(vectors, self._target)
-        score = (users[self._user_of] * own).sum(1)
+        score = (users[self._user_of] * own).sum(1) + self._prior[self._target]
         above = torch.zeros_like(self._target)
         margin = _TIE * score.abs().clamp(min=1.0)
-        for first, items in self._blocks(self._num_items, _ITEM_BLOCK):
-            scores = users @ vectors.item_vectors(items).T
+        for first, items in self._blocks(len(self._prior), _ITEM_BLOCK):
+            scores = users @ vectors.item_vectors(items).T + self._prior[items]
             inside = (self._seen_items >= first) & (self._seen_items < first + len(items))
             scores[self._seen_rows[inside], self._seen_items[inside] - first] = -torch.inf
             difference = scores[self._user_of] - score[:, None]

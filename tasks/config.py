@@ -109,6 +109,15 @@ class DataSettings(Settings):
     """First day of the lake's interactions; by default the oldest partition found."""
     allow_gaps: bool = False
     """Whether days without a partition inside the window are skipped instead of waited for."""
+    split: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    """Column of the interactions with `train` or `test` in every row, for data that comes with a
+    split of its own. It takes the place of the cut in time and of `test_days`: every day of the
+    window, the run's day being the last, is trained on and tested on, each with its own rows, and
+    only the rows `train` are counted."""
+    history: Literal["past", "others"] = "past"
+    """`past`: a history holds the user's last items before the event. `others`: the user's other
+    train items, whenever they were, in a random order that the seed decides, and never the
+    event's own item; for data without times."""
     max_lag_days: int = Field(default=7, ge=0)
     """A day so much later than the newest partition is not waited for: the logs have ended."""
     validation: Literal["block", "warn", "off"] = "block"

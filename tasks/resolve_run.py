@@ -78,13 +78,19 @@ def resolve(config: PipelineConfig, day: date | None = None, *, force: bool = Fa
 def _split(
     config: PipelineConfig, day: date, present: list[date]
 ) -> tuple[tuple[date, ...], tuple[date, ...]]:
-    """The window's training days and the test days after them."""
+    """The window's training days and the test days after them.
+
+    With a split that the data brings, both are all days of the window.
+    """
     data = config.data
     first = data.first_day or present[0]
-    first_test = day - timedelta(days=data.test_days - 1)
-    first_train = max(first, first_test - timedelta(days=data.window_days))
-    train = day_range(first_train, first_test - timedelta(days=1))
-    test = day_range(first_test, day)
+    if data.split is None:
+        first_test = day - timedelta(days=data.test_days - 1)
+        first_train = max(first, first_test - timedelta(days=data.window_days))
+        train = day_range(first_train, first_test - timedelta(days=1))
+        test = day_range(first_test, day)
+    else:
+        train = test = day_range(max(first, day - timedelta(days=data.window_days - 1)), day)
     if data.allow_gaps:
         # The run's own day is always waited for: a gap there would be a run about nothing.
         train = [d for d in train if d in present]

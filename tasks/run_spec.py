@@ -55,7 +55,8 @@ class RunSpec(Settings):
     day: date
     """Day of the run: the last test day."""
     train_days: tuple[date, ...]
-    """Days that are trained on, oldest first; all of them before the first test day."""
+    """Days that are trained on, oldest first; all of them before the first test day, unless the
+    data brings its own split (`data.split`)."""
     test_days: tuple[date, ...]
     """Days that are tested on, oldest first; `(day,)` unless `data.test_days` asks for more."""
     config: PipelineConfig

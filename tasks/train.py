@@ -105,7 +105,7 @@ def _train(
     """Runs the training job; returns the folder of the weights, and what they continue from."""
     folder = spec.lake().local_path(f"checkpoints/{spec.run_id}/{role}")
     folder.mkdir(parents=True, exist_ok=True)
-    job = _job(spec, kind, examples, folder)
+    job = job_of(spec, kind, examples, folder)
     if kind != "two_tower":
         _run_job(spec, role, job, folder, child)
         return Path(job.output_dir), None
@@ -156,7 +156,15 @@ def _run_job(spec: RunSpec, role: str, job: TrainJob, folder: Path, child: str) 
     tracking.log_artifact_files(spec.config, child, TRACES, traces)
 
 
-def _job(spec: RunSpec, kind: Kind, examples: Published, folder: Path) -> TrainJob:
+def job_of(spec: RunSpec, kind: Kind, examples: Published, folder: Path) -> TrainJob:
+    """The job that trains a model of a run.
+
+    Args:
+        spec: The run.
+        kind: Which trainer; not popularity, which nobody trains.
+        examples: Its examples.
+        folder: Local folder for checkpoints and weights.
+    """
     lake = spec.lake()
     meta = examples.manifest.meta
     config = spec.config

@@ -116,7 +116,7 @@ def read_result(lake: Lake, published: Published) -> ContractResult:
 
 def _datasets(spec: RunSpec, lake: Lake) -> dict[str, list[date]]:
     """Days of each data set that the run reads."""
-    datasets = {"interactions": [*spec.train_days, *spec.test_days]}
+    datasets = {"interactions": list(dict.fromkeys((*spec.train_days, *spec.test_days)))}
     for name in SIDE_TABLES:
         days = [day for day in lake.days(f"raw/{name}") if day <= spec.day]
         if days:

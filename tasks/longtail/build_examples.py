@@ -12,10 +12,10 @@ from tasks.config import DaskSettings
 from tasks.errors import DataError
 from tasks.lake import Output
 from tasks.longtail.cluster import Runner, open_runner
+from tasks.longtail.data_split import Role
 from tasks.longtail.event_file import EventFile
 from tasks.longtail.events import (
     PartStats,
-    Role,
     SplitTask,
     StatsTask,
     check_types,
@@ -62,7 +62,10 @@ def build_examples(output: Output, inputs: ExampleInputs, dask: DaskSettings) ->
             hot = find_hot_users(runner, lake, inputs.user_counts, parts, most)
         train, test, dropped = _split(runner, scratch, inputs, parts, hot)
         users_table = split_users(runner, scratch, inputs, parts)
-        stats_tasks = _stats_tasks(scratch, train, parts, hot, inputs.history_length)
+        stats_tasks = [
+            replace(task, cut_us=inputs.cut_us, half_life_days=inputs.half_life_days)
+            for task in _stats_tasks(scratch, train, parts, hot, inputs.history_length)
+        ]
         sizes = runner.map("count items", item_stats, stats_tasks)
         rows, users = sum(size.rows for size in sizes), sum(size.users for size in sizes)
         if rows == 0:
@@ -95,6 +98,7 @@ def build_examples(output: Output, inputs: ExampleInputs, dask: DaskSettings) ->
             users=tuple(users_table),
             users_before=len(inputs.users_before),
             history_length=inputs.history_length,
+            history=inputs.history,
             first_user=0,
             first_row=0,
             rows=rows,
@@ -190,6 +194,7 @@ def _split(
             parts=parts,
             context=context,
             cut_us=inputs.cut_us,
+            split=inputs.split,
             hot=hot if role == "train" else (),
         )
         for role, files in by_role.items()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from typing import Any
 
 from tasks.config import PipelineConfig, TableSettings
@@ -32,6 +32,8 @@ class DayCounts:
     partition: Published
     digest: str
     """Digest of the raw partition."""
+    split: str | None = None
+    """Column that says which rows are trained on; None for all rows."""
 
     @property
     def dataset(self) -> str:
@@ -47,6 +49,8 @@ class DayCounts:
     def shape(self) -> Mapping[str, Any]:
         """Settings that the output's key is made of."""
         shape: dict[str, Any] = {"column": self.settings.column, "format": _FORMAT}
+        if self.split is not None:
+            shape["split"] = self.split
         if self.sketch_confidence is not None:
             shape["sketch_confidence"] = self.sketch_confidence
         return shape
@@ -71,7 +75,12 @@ class DayCounts:
 
 
 def first_test_day(spec: RunSpec) -> date:
-    """Day from which on nothing may be known to the training."""
+    """Day from which on nothing may be known to the training.
+
+    With a split that the data brings, rows decide, not days: it is the day after the run's.
+    """
+    if spec.config.data.split is not None:
+        return spec.day + timedelta(days=1)
     return spec.test_days[0]
 
 
@@ -87,7 +96,14 @@ def wanted_counts(spec: RunSpec, lake: Lake) -> list[DayCounts]:
         for dataset in sorted({table.dataset for table in config.tables.values()})
     }
     return [
-        DayCounts(name, table, day, partition, partition.digest)
+        DayCounts(
+            name,
+            table,
+            day,
+            partition,
+            partition.digest,
+            config.data.split if table.dataset == "interactions" else None,
+        )
         for name, table in sorted(config.tables.items())
         for day, partition in partitions[table.dataset]
     ]

@@ -21,6 +21,7 @@ from tasks.errors import DataError, LakeError
 from tasks.lake import Lake
 from tasks.longtail.batches import IdFile, counted_types
 from tasks.longtail.columns import array_of, from_arrow, to_arrow
+from tasks.longtail.data_split import rows_of_role
 from tasks.longtail.exchange import Scratch, read_part, write_parts, write_split
 from tasks.longtail.id_hash import integers_of
 from tasks.longtail.seen_once import write_apart
@@ -43,6 +44,8 @@ class FileTask:
     """Bytes of the columns that are read at once."""
     name: str
     """Name of the file's intermediate files."""
+    split: str | None = None
+    """Column that says which rows are trained on, which alone are counted; None for all."""
 
     def partial(self, column: str, batch: int) -> str:
         """Lake path of a column's counts in a batch of this file."""
@@ -55,7 +58,8 @@ class ColumnTotals:
 
     column: str
     rows: int
-    """Elements: rows, or the elements of all lists; a null list is one element, a null."""
+    """Elements of the counted rows: the rows, or the elements of all lists; a null list is one
+    element, a null."""
     nulls: int
     id_type: str
     partials: tuple[str, ...]
@@ -68,15 +72,21 @@ def count_file(task: FileTask) -> list[ColumnTotals]:
     """Counts the IDs of one file.
 
     Raises:
-        DataError: The file cannot be read, or a column is missing or holds no IDs.
+        DataError: The file cannot be read, a column is missing or holds no IDs, or a row is
+            neither trained on nor tested on.
     """
     lake = task.scratch.lake()
-    file = IdFile(lake, task.path, task.columns)
+    split = () if task.split is None else (task.split,)
+    file = IdFile(lake, task.path, tuple(dict.fromkeys((*task.columns, *split))))
+    columns = {name: file.columns[name] for name in task.columns}
+    counted = 0
     rows = dict.fromkeys(task.columns, 0)
     nulls = dict.fromkeys(task.columns, 0)
     partials: dict[str, list[str]] = {name: [] for name in task.columns}
-    for number, frame in enumerate(file.batches(task.batch_bytes)):
-        for name, column in file.columns.items():
+    for number, batch in enumerate(file.batches(task.batch_bytes)):
+        frame = rows_of_role(batch, task.split, "train", f"{lake.url}/{task.path}")
+        counted += frame.height
+        for name, column in columns.items():
             values = frame[name]
             if column.listed:
                 # The number of elements comes from the list lengths, not from the exploded rows,
@@ -93,13 +103,13 @@ def count_file(task: FileTask) -> list[ColumnTotals]:
     return [
         ColumnTotals(
             name,
-            rows[name] if file.columns[name].listed else file.rows,
+            rows[name] if columns[name].listed else (file.rows if task.split is None else counted),
             nulls[name],
             kind,
             tuple(partials[name]),
             file.rows,
         )
-        for name, kind in counted_types(file.columns).items()
+        for name, kind in counted_types(columns).items()
     ]
 
 

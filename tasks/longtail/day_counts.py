@@ -37,6 +37,7 @@ def tasks_of(group: Sequence[DayCounts], scratch: Scratch, batch_bytes: int) -> 
             parts,
             batch_bytes,
             f"{first.settings.dataset}-{first.day}-{number}",
+            first.split,
         )
         for number, path in enumerate(paths)
     ]

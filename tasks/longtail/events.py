@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
 from tasks.errors import DataError, LakeError
 from tasks.lake import Lake
 from tasks.longtail.columns import collect, from_arrow, id_or_nothing, read_schema, scan, to_arrow
+from tasks.longtail.data_split import Role, rows_of_role
 from tasks.longtail.event_file import EventFile
 from tasks.longtail.exchange import Scratch, read_part, write_parts, write_placed
 from tasks.longtail.hash_index import numbered
-from tasks.longtail.hot_users import HotUser, place_events, stats_file, tail_file
+from tasks.longtail.hot_users import DAY_US, HotUser, place_events, stats_file, tail_file
 
-Role = Literal["train", "test"]
+RECENT_UNIT = 1 << 20
+"""Units of an event of the last instant before the first test day."""
 _NULL = "Null"
+_SPLIT = "__split"
+_NEEDED = ["user_id", "item_id", "timestamp"]
 _EVENT = ("user_id", "item_id", "timestamp", "weight")
 
 
@@ -39,6 +44,8 @@ class SplitTask:
     """Columns that features of the user tower read from the event."""
     cut_us: int
     """Start of the first test day, in microseconds; no train event may lie on or after it."""
+    split: str | None = None
+    """Column that says which rows have the role; None where the file's day says it."""
     hot: tuple[HotUser, ...] = ()
     """Users whose events go to slices."""
 
@@ -64,8 +71,8 @@ def split_file(task: SplitTask) -> SplitResult:
     """Splits events by the hash of the user, so that each user lies in one part or in its slices.
 
     Raises:
-        DataError: A column is missing or of the wrong type, or a training event happened on or
-            after the first test day.
+        DataError: A column is missing or of the wrong type, a training event happened on or
+            after the first test day, or a row is neither trained on nor tested on.
         LakeError: The file is not the one that was delivered.
     """
     lake = task.scratch.lake()
@@ -93,19 +100,30 @@ def split_file(task: SplitTask) -> SplitResult:
         picked.append(pl.col("weight").cast(pl.Float32).fill_null(1.0))
     else:
         picked.append(pl.lit(1.0, pl.Float32).alias("weight"))
-    query = (
-        scan(lake, path, columns)
-        .slice(task.first_row, task.rows)
-        .select(picked)
-        .drop_nulls(["user_id", "item_id", "timestamp"])
-    )
-    frame = collect(lake, path, [query])[0]
+    if task.split is not None:
+        _id_type(schema, task.split, where)
+        columns.append(task.split)
+        picked.append(pl.col(task.split).alias(_SPLIT))
+    query = scan(lake, path, list(dict.fromkeys(columns))).slice(task.first_row, task.rows)
+    frame, dropped = _events(task, query.select(picked), where)
     if task.role == "train":
         _check_cut(frame, task.cut_us, where)
     places = place_events(frame, task.parts, task.hot)
     batches = task.hot[-1].slices.stop if task.hot else task.parts
     write_placed(lake, task.target, frame, places, batches)
-    return SplitResult(path, frame.height, task.rows - frame.height, tuple(sorted(types.items())))
+    return SplitResult(path, frame.height, dropped, tuple(sorted(types.items())))
+
+
+def _events(task: SplitTask, query: pl.LazyFrame, where: str) -> tuple[pl.DataFrame, int]:
+    """The events of the task's role, and how many of that role lack a needed value."""
+    lake = task.scratch.lake()
+    if task.split is None:
+        [frame] = collect(lake, task.file.path, [query.drop_nulls(_NEEDED)])
+        return frame, task.rows - frame.height
+    [rows] = collect(lake, task.file.path, [query])
+    chosen = rows_of_role(rows, _SPLIT, task.role, where).drop(_SPLIT)
+    frame = chosen.drop_nulls(_NEEDED)
+    return frame, chosen.height - frame.height
 
 
 def _id_type(schema: pa.Schema, column: str, where: str) -> pl.DataType:
@@ -177,6 +195,10 @@ class StatsTask:
     """IDs of the hot users whose home the part is; their events are elsewhere."""
     tail: int = 0
     """For a slice: how many of its last events are left for the slice behind it."""
+    cut_us: int = 0
+    """Instant from which ages are measured, microseconds."""
+    half_life_days: float | None = None
+    """Age at which an event counts half in `recent_units`; None when nobody asks."""
 
     @property
     def target(self) -> str:
@@ -199,6 +221,14 @@ class PartStats:
     hot_ranks: tuple[int, ...]
 
 
+def aged_units(
+    timestamps: npt.NDArray[np.int64], cut_us: int, half_life_days: float
+) -> npt.NDArray[np.float64]:
+    """What events weigh by their age, in whole multiples of `1 / RECENT_UNIT`, `[N]`."""
+    age = (cut_us - timestamps) / DAY_US
+    return np.rint(np.exp2(-age / half_life_days) * RECENT_UNIT)
+
+
 def item_stats(task: StatsTask) -> PartStats:
     """Counts each item's train interactions and the users who touched it."""
     lake = task.scratch.lake()
@@ -214,6 +244,11 @@ def item_stats(task: StatsTask) -> PartStats:
             "train_users": np.bincount(touched >> 32, minlength=len(items)).astype(np.int64),
         }
     )
+    if task.half_life_days is not None:
+        units = aged_units(events["timestamp"].to_numpy(), task.cut_us, task.half_life_days)
+        # Whole numbers: the sum is the same in any order.
+        recent = np.bincount(item_of, weights=units, minlength=len(items)).astype(np.int64)
+        stats = stats.with_columns(pl.Series("recent_units", recent))
     table = to_arrow(stats)
     write_parts(lake, task.target, 1, lambda _: table)
     if task.tail:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
-from typing import Any
+from typing import Any, Literal
 
 from tasks.errors import UpstreamError
 from tasks.lake import Lake, Published
@@ -33,6 +33,9 @@ class ExampleInputs:
         user_counts: Each training day and the files of its users' counts; empty when no table
             counts the users.
         cut_us: Start of the first test day, microseconds since 1970.
+        split: Column that says which rows are trained on; None where days say it.
+        history: Which of the user's items a history holds.
+        half_life_days: Age at which an interaction counts half for the model's prior.
         vocabularies: Lake path of each table's vocabulary.
         tables: Rows and hashes of each table, and the digest of its vocabulary.
         digests: Digest of every input.
@@ -48,6 +51,9 @@ class ExampleInputs:
     rows: int
     user_counts: tuple[tuple[date, tuple[str, ...]], ...]
     cut_us: int
+    split: str | None
+    history: Literal["past", "others"]
+    half_life_days: float | None
     vocabularies: Mapping[str, str]
     table_rows: Mapping[str, int]
     table_hashes: Mapping[str, int]
@@ -82,7 +88,9 @@ def gather_inputs(spec: RunSpec) -> ExampleInputs:
     users, items = user_features(spec.config), item_features(spec.config)
     cut = datetime.combine(first_test_day(spec), datetime.min.time(), UTC)
     seed = spec.config.training.seed
-    read = [interactions[day] for day in (*spec.train_days, *spec.test_days)]
+    prior = spec.config.model.prior
+    half_life = None if prior is None else prior.half_life_days
+    read = [interactions[day] for day in dict.fromkeys((*spec.train_days, *spec.test_days))]
     return ExampleInputs(
         train=_event_files(interactions[day] for day in spec.train_days),
         test=_event_files(interactions[day] for day in spec.test_days),
@@ -93,6 +101,9 @@ def gather_inputs(spec: RunSpec) -> ExampleInputs:
         rows=sum(interactions[day].manifest.rows for day in spec.train_days),
         user_counts=_user_counts(spec),
         cut_us=int(cut.timestamp()) * 1_000_000,
+        split=spec.config.data.split,
+        history=spec.config.data.history,
+        half_life_days=half_life,
         vocabularies={name: found.path for name, found in vocabularies.items()},
         table_rows={n: int(v.manifest.meta["rows"]) for n, v in vocabularies.items()},
         table_hashes={n: int(v.manifest.meta["hashes"]) for n, v in vocabularies.items()},
@@ -107,6 +118,9 @@ def gather_inputs(spec: RunSpec) -> ExampleInputs:
             "test_days": [str(day) for day in spec.test_days],
             "user_features": [asdict(plan) for plan in users],
             "item_features": [asdict(plan) for plan in items],
+            "split": spec.config.data.split,
+            "history": spec.config.data.history,
+            "half_life_days": half_life,
             "history_length": spec.config.history_length,
             "seed": seed,
         },

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -22,7 +23,7 @@ from tasks.longtail.events import read_events
 from tasks.longtail.example_events import CorpusIndex, TrainEvents, corpus_index, train_events
 from tasks.longtail.exchange import Scratch, read_part_frame, write_parts
 from tasks.longtail.features import FeaturePlan
-from tasks.longtail.history import distinct_items, final_histories, histories
+from tasks.longtail.history import OtherItems, distinct_items, final_histories, histories
 from tasks.longtail.hot_users import HotUser, events_before, item_counts
 from tasks.longtail.lists import Int64s, ListColumn
 from tasks.longtail.numbers import NumberColumn
@@ -49,6 +50,8 @@ class PartTask:
     users_before: int
     """How many of them lie before the first test day."""
     history_length: int
+    history: Literal["past", "others"]
+    """Which of the user's items a history holds (`data.history`)."""
     first_user: int
     """Index of the part's first user."""
     first_row: int
@@ -101,12 +104,18 @@ def build_part(task: PartTask) -> PartResult:
         for plan in task.features
         if plan.source != "context"
     }
-    _write_train(lake, task, train, codes)
+    seen, counts = _items_and_counts(task, corpus, train)
+    if task.history == "past":
+        past = histories(train.user_of, train.timestamps, train.items, task.history_length)
+        final = final_histories(train.starts, train.ends, train.items, task.history_length)
+    else:
+        others = OtherItems(train.user_ids, seen, task.seed)
+        past = others.histories(train.user_of, train.items, task.history_length)
+        final = others.final_histories(task.history_length)
+    _write_train(lake, task, train, codes, past)
     if task.slice_of is not None:
         return PartResult()
     last_context = train.columns[train.ends - 1].select(context)
-    seen, counts = _items_and_counts(task, corpus, train)
-    final = final_histories(train.starts, train.ends, train.items, task.history_length)
     _write_users(lake, task, train, codes, last_context, seen, final)
     return _write_test(lake, task, corpus, train, counts, last_context, seen, final)
 
@@ -124,10 +133,13 @@ def _events_elsewhere(task: PartTask) -> list[pl.DataFrame]:
 def _items_and_counts(
     task: PartTask, corpus: CorpusIndex, train: TrainEvents
 ) -> tuple[ListColumn, Int64s]:
-    """Distinct items of each train user, ascending, and the number of its train events."""
+    """Distinct items of each train user, ascending, and the number of its train events.
+
+    Those of a hot user come from all of its slices.
+    """
     users, items = [train.user_of], [train.items]
     counts = np.bincount(train.user_of[train.written], minlength=train.num_users)
-    for user in task.hot:
+    for user in task.hot if task.slice_of is None else (task.slice_of,):
         touched = item_counts(task.scratch, user)
         [number] = (train.user_ids == user.user_id).arg_true()
         users.append(np.full(touched.height, number))
@@ -182,7 +194,11 @@ def _encode_context(
 
 
 def _write_train(
-    lake: Lake, task: PartTask, train: TrainEvents, codes: Mapping[str, ListColumn | NumberColumn]
+    lake: Lake,
+    task: PartTask,
+    train: TrainEvents,
+    codes: Mapping[str, ListColumn | NumberColumn],
+    past: ListColumn,
 ) -> None:
     written = np.flatnonzero(train.written)
     numbers = np.arange(task.first_row, task.first_row + written.size, dtype=np.int64)
@@ -191,7 +207,6 @@ def _write_train(
     order = np.argsort(places)
     bounds = np.searchsorted(shard[order], np.arange(task.shards + 1))
     weights = train.columns["weight"].to_numpy()
-    past = histories(train.user_of, train.timestamps, train.items, task.history_length)
     per_event = {
         plan.name: _encode_context(lake, task, plan, train.columns)
         for plan in task.features

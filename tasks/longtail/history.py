@@ -1,14 +1,20 @@
-"""Histories: a user's last items strictly before an event.
+"""Histories: a user's last items strictly before an event, or the user's other items.
 
 Events are ordered by user, time and item ID. Events of the same user at the same instant do not
 see each other, so a history never depends on how the log happened to order them.
+
+Without times, a history is drawn from the user's other items. They stand on a ring in an order
+that the seed decides, and a history is what follows the event's own item on it, up to the item
+itself.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
+from tasks.longtail.id_hash import hash_ids
 from tasks.longtail.lists import Int32s, Int64s, ListColumn, runs
 
 
@@ -43,6 +49,53 @@ def final_histories(starts: Int64s, ends: Int64s, items: Int32s, length: int) ->
     """
     lengths = np.minimum(ends - starts, length)
     return ListColumn(ends - lengths, lengths, items)
+
+
+class OtherItems:
+    """Histories of data without times: the user's other items.
+
+    Args:
+        user_ids: The users; `[U]`.
+        items: Distinct items of each user, ascending.
+        seed: Seed of the order on the rings, which differs from user to user.
+    """
+
+    def __init__(self, user_ids: pl.Series, items: ListColumn, seed: int) -> None:
+        users = np.repeat(np.arange(len(items)), items.lengths)
+        values = items.flat()
+        pairs = (users << 32) | values
+        # Hashed together: two hashes combined by bits would leave neighbours neighbours.
+        of_user = hash_ids(user_ids, seed).to_numpy()[users]
+        of_pair = hash_ids(pl.Series(of_user + values.astype(np.uint64)), seed).to_numpy()
+        order = np.lexsort((of_pair, users))
+        self._pairs = pairs
+        self._place = np.empty(pairs.size, dtype=np.int64)
+        """Place of each pair of user and item, ascending, among all users' rings."""
+        self._place[order] = np.arange(pairs.size)
+        self._starts = np.cumsum(items.lengths) - items.lengths
+        self._sizes = items.lengths
+        # Each ring lies there twice, so that a walk around it is a slice.
+        ring = values[order]
+        self._twice = np.empty(2 * ring.size, dtype=np.int32)
+        first = np.arange(ring.size) + self._starts[users]
+        self._twice[first] = ring
+        self._twice[first + self._sizes[users]] = ring
+
+    def histories(self, users: Int64s, items: Int32s, length: int) -> ListColumn:
+        """Up to `length` other items for each event.
+
+        Args:
+            users: User of each event; `[N]`.
+            items: Corpus index of each event's item, which is among the user's; `[N]`.
+            length: Longest history.
+        """
+        pair = np.searchsorted(self._pairs, (users << 32) | items)
+        after = self._place[pair] + self._starts[users] + 1
+        return ListColumn(after, np.minimum(self._sizes[users] - 1, length), self._twice)
+
+    def final_histories(self, length: int) -> ListColumn:
+        """Up to `length` of each user's items."""
+        return ListColumn(2 * self._starts, np.minimum(self._sizes, length), self._twice)
 
 
 def distinct_items(users: Int64s, items: Int32s, num_users: int) -> ListColumn:

@@ -22,7 +22,7 @@ from tasks.longtail.columns import scan
 from tasks.longtail.exchange import Scratch, read_part_frame
 from tasks.longtail.id_hash import partition_of
 
-_DAY_US = 86_400_000_000
+DAY_US = 86_400_000_000
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _cuts(days: Sequence[date], slices_a_day: int) -> tuple[int, ...]:
         int(datetime.combine(day, datetime.min.time(), UTC).timestamp()) * 1_000_000 for day in days
     ]
     return tuple(
-        start + _DAY_US * n // slices_a_day for start in starts for n in range(slices_a_day)
+        start + DAY_US * n // slices_a_day for start in starts for n in range(slices_a_day)
     )[1:]
 
 
@@ -140,11 +140,11 @@ def tail_file(scratch: Scratch, part: int) -> str:
 
 
 def item_counts(scratch: Scratch, user: HotUser) -> pl.DataFrame:
-    """The user's items: `item_id`, `train_count` and `train_users`, which is 1."""
+    """The user's items as `events.item_stats` counts them; `train_users` is 1."""
     lake = scratch.lake()
     of_slices = [read_part_frame(lake, [stats_file(scratch, n)], 0) for n in user.slices]
     counts = pl.concat(of_slices, how="vertical_relaxed").group_by("item_id")
-    return counts.agg(pl.col("train_count").sum(), train_users=pl.lit(1, pl.Int64))
+    return counts.agg(pl.exclude("train_users").sum(), train_users=pl.lit(1, pl.Int64))
 
 
 def events_before(scratch: Scratch, user: HotUser, part: int, wanted: int) -> pl.DataFrame | None:

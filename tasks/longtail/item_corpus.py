@@ -9,9 +9,11 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from models.config import RECENT_COUNT
 from tasks.errors import DataError
-from tasks.longtail.columns import to_arrow
+from tasks.longtail.columns import array_of, to_arrow
 from tasks.longtail.encoding import Encoder
+from tasks.longtail.events import RECENT_UNIT
 from tasks.longtail.features import FeaturePlan
 from tasks.longtail.numbers import NumberColumn
 from tasks.longtail.side_tables import TITLE
@@ -24,23 +26,23 @@ def build_corpus(stats: Sequence[pl.DataFrame], items: pl.DataFrame | None) -> p
     """All items with a train interaction or a row in the items table.
 
     Args:
-        stats: `item_id`, `train_count` and `train_users` of each part of the users.
+        stats: `item_id`, `train_count`, `train_users` and, when it is asked for, `recent_units`
+            of each part of the users.
         items: The newest row of each item, or None when the model reads no attribute and the
             lake has no items.
 
     Returns:
-        `item_id`, `title`, `train_count`, `train_users` and the attributes, ordered by
+        `item_id`, `title`, the statistics and the attributes, ordered by
         `train_count` descending, then `item_id`; the row number is the item's index. `id_rank` is
         the item's place in the order of the IDs.
 
     Raises:
         DataError: The IDs are of different types in the items and the interactions.
     """
-    merged = (
-        pl.concat(stats, how="vertical_relaxed")
-        .group_by("item_id")
-        .agg(pl.col("train_count").sum(), pl.col("train_users").sum())
+    together = pl.concat(
+        [frame.select(sorted(frame.columns)) for frame in stats], how="vertical_relaxed"
     )
+    merged = together.group_by("item_id").agg(pl.all().sum())
     if items is None:
         corpus = merged.with_columns(pl.lit(None, pl.String).alias(TITLE))
     else:
@@ -52,8 +54,9 @@ def build_corpus(stats: Sequence[pl.DataFrame], items: pl.DataFrame | None) -> p
                 f"item_id is {ours} in raw/interactions and {theirs} in raw/items",
                 fix="deliver both with one type",
             )
+        counts = [name for name in merged.columns if name != "item_id"]
         corpus = merged.join(items, on="item_id", how="full", coalesce=True).with_columns(
-            pl.col("train_count", "train_users").fill_null(0)
+            pl.col(counts).fill_null(0)
         )
     corpus = corpus.sort("item_id").with_row_index("id_rank")
     return corpus.sort("train_count", "item_id", descending=[True, False])
@@ -64,6 +67,9 @@ def corpus_table(
 ) -> pa.Table:
     """The corpus with each feature's codes, as it is written."""
     table = to_arrow(corpus.select("item_id", pl.col(TITLE).cast(pl.String), "train_count"))
+    if "recent_units" in corpus.columns:
+        recent = corpus["recent_units"].to_numpy() / RECENT_UNIT
+        table = table.append_column(RECENT_COUNT, array_of(recent))
     for plan in features:
         ids = corpus["item_id" if plan.source == "key" else plan.column]
         if plan.numeric:

@@ -42,7 +42,7 @@ def _macro(step: int, items: list[list[int]]) -> MacroBatch:
 
 
 def _pool(**settings: Any) -> NegativePool:
-    corpus = Corpus(torch.tensor(COUNTS), {})
+    corpus = Corpus(torch.tensor(COUNTS), {}, torch.tensor(COUNTS))
     sampler = AliasSampler(build_alias_table([1.0] * len(COUNTS)))
     return NegativePool(LossSettings.model_validate(settings), corpus, sampler, 2, 7, CPU)
 

@@ -1,0 +1,255 @@
+"""A public data set through the product: raw lake, data steps, training, test users.
+
+The model and the training are those of `conf/quality.yaml`, whatever the data set; only where
+the data lies, how it is split and whether it has times differ.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+import yaml
+from torch import Tensor
+
+from benchmarks.rating_logs import RatingLog
+from models.batch import UserInputs
+from models.bundle import Recommender
+from models.config import TrainJob
+from models.corpus import Corpus
+from models.distributed_training import DistributedTraining
+from models.encoder import Encoder
+from models.jagged import Jagged
+from models.prior import with_constant, with_prior
+from models.retrieval import top_k
+from models.stopping import StopRequest
+from models.traditional import TraditionalTraining
+from models.trainer import training_environment
+from models.weights import compute_item_vectors
+from tasks.config import PipelineConfig
+from tasks.evaluate import test_set
+from tasks.evaluation.measurement import TestSet, measure
+from tasks.evaluation.per_user import aggregates
+from tasks.resolve_run import resolve
+from tasks.run_spec import RunSpec
+from tasks.serving.bundles import bundle_folder, trained_model
+from tasks.steps import execute
+from tasks.train import job_of
+
+RECIPE = Path(__file__).parents[1] / "conf" / "quality.yaml"
+DATA_STEPS = ("await_partition", "validate", "count", "vocabulary", "examples")
+K = 20
+_USER_BLOCK = 2048
+
+
+def write_log(lake: Path, log: RatingLog) -> None:
+    """Writes a data set's raw days, once."""
+    days = log.events.with_columns(day=pl.col("timestamp").dt.date())
+    for (day,), events in days.partition_by("day", as_dict=True, include_key=False).items():
+        _write_day(lake / "raw" / "interactions" / f"dt={day}", events)
+    if log.items is not None:
+        _write_day(lake / "raw" / "items" / f"dt={days['day'].min()}", log.items)
+
+
+def _write_day(folder: Path, rows: pl.DataFrame) -> None:
+    if (folder / "_SUCCESS").exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    rows.write_parquet(folder / "part-0.parquet")
+    (folder / "_SUCCESS").touch()
+
+
+def prepare(lake: Path, log: RatingLog, changes: Mapping[str, Any]) -> RunSpec:
+    """A run over a data set whose examples are made.
+
+    Args:
+        lake: Folder of the lake.
+        log: The data set.
+        changes: Settings that differ from the recipe, by dotted keys such as `training.seed`.
+    """
+    write_log(lake, log)
+    body = yaml.safe_load(RECIPE.read_text(encoding="utf-8"))
+    body |= {"lake": str(lake), "tracking": {"uri": f"sqlite:///{lake}/mlflow.db"}}
+    body["data"]["history"] = "past" if log.timed else "others"
+    for key, value in changes.items():
+        *sections, name = key.split(".")
+        place = body
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[name] = value
+    spec = resolve(PipelineConfig.model_validate(body))
+    for step in DATA_STEPS:
+        execute(spec, step)
+    return spec
+
+
+@dataclass(frozen=True)
+class TestUsers:
+    """The test users of a run, known ones only, as the published protocols have it.
+
+    Attributes:
+        rows: Rows of the test examples, with the targets that count.
+        items: The corpus.
+        candidates: Items that are ranked: the first so many of the corpus.
+    """
+
+    __test__ = False  # not a test class, whatever its name says to pytest
+
+    rows: pa.Table
+    items: pa.Table
+    candidates: int
+
+    @classmethod
+    def of(cls, spec: RunSpec, new_items: bool = False) -> TestUsers:
+        """The test users of a run whose examples are made.
+
+        Args:
+            spec: The run.
+            new_items: Whether items without a train interaction are ranked, and are targets.
+        """
+        lake, examples = spec.lake(), spec.output("examples", "examples")
+        items = lake.read_table(examples.file("items/part-0.parquet"))
+        # The corpus is ordered by count: items without any are the last ones.
+        candidates = (
+            len(items) if new_items else pc.sum(pc.greater(items["train_count"], 0)).as_py()
+        )
+        rows = lake.read_table(examples.file("test/part-0.parquet"))
+        rows = rows.filter(pc.greater_equal(rows["user"], 0))
+        targets = pl.Series(rows["targets"].combine_chunks())
+        kept = targets.list.eval(pl.element().filter(pl.element() < candidates))
+        place = rows.column_names.index("targets")
+        column = pa.array(kept.to_arrow()).cast(pa.list_(pa.int32()))
+        rows = rows.set_column(place, "targets", column)
+        return cls(rows.filter(pc.greater(pc.list_value_length(column), 0)), items, candidates)
+
+    @cached_property
+    def tests(self) -> TestSet:
+        """What is measured on."""
+        return test_set(self.rows, self.items)
+
+    def metrics(self, best: Tensor) -> dict[str, float]:
+        """Recall and NDCG of recommendations int64 `[U, 20]`, over all and by slice of items."""
+        found = aggregates(measure("model", best, self.tests, (K,)))
+        return {name: value for name, value in found.items() if not name.startswith("mrr")}
+
+    def best(self, users: Tensor, items: Tensor, seen: Jagged | None) -> Tensor:
+        """The best candidates of users, by the vectors of both."""
+        return top_k(users, items[: self.candidates], K, seen)[0]
+
+    def seen_by_all(self, spec: RunSpec) -> tuple[Jagged, Tensor]:
+        """Train items of every train user, and where the test users are among them."""
+        examples = spec.output("examples", "examples")
+        users = spec.lake().read_table(examples.file("users/part-0.parquet"), ["seen"])
+        return Jagged.from_arrow(users["seen"]), torch.tensor(self.rows["user"].to_numpy())
+
+
+def measured(spec: RunSpec, role: str = "candidate", new_items: bool = False) -> dict[str, float]:
+    """Trains a model of a run by the product's step, and measures what it published."""
+    execute(spec, "train", role)
+    recommender = Recommender.load(bundle_folder(spec.lake(), trained_model(spec, role)))
+    found = {}
+    for every in (False, True) if new_items else (False,):
+        test = TestUsers.of(spec, new_items=every)
+        inputs = recommender.inputs(test.rows)
+        vectors = recommender.user_vectors(inputs)
+        metrics = test.metrics(test.best(vectors, recommender.item_vectors, inputs.seen))
+        found |= {f"{name} (all items)" if every else name: v for name, v in metrics.items()}
+    return found
+
+
+class Observed:
+    """A training in this process, measured at fixed points.
+
+    Args:
+        spec: A run whose examples are made.
+        kind: Which trainer.
+        folder: Where the training may write.
+    """
+
+    def __init__(self, spec: RunSpec, kind: str, folder: Path) -> None:
+        self._test = TestUsers.of(spec)
+        self._job: TrainJob = job_of(spec, kind, spec.output("examples", "examples"), folder)
+        self._corpus = Corpus.from_parquet(
+            self._job.corpus_file, self._job.model, self._job.table_rows
+        )
+        self.seconds = 0.0
+        """Time of the training alone."""
+
+    def run(self, points_per_epoch: int = 1) -> Iterator[tuple[float, float, dict[str, float]]]:
+        """Epochs done, seconds of training and metrics, at each point."""
+        device = torch.device("cpu")
+        with _training(self._job), StopRequest() as stop:
+            trainer = (
+                TraditionalTraining if self._job.kind == "traditional" else DistributedTraining
+            )
+            training = trainer(self._job, _Silent(), device)
+            epoch = training.steps_per_epoch
+            total = epoch * self._job.training.epochs
+            done = 0
+            for point in range(1, points_per_epoch * self._job.training.epochs + 1):
+                until = min(total, round(point * epoch / points_per_epoch))
+                began = time.perf_counter()
+                training.fit(stop, done, until - done)
+                self.seconds += time.perf_counter() - began
+                done = until
+                yield done / epoch, self.seconds, self._measure(training)
+
+    @torch.no_grad()
+    def _measure(self, training: DistributedTraining | TraditionalTraining) -> dict[str, float]:
+        trained, towers, tables = training.model()
+        tables = {name: weight.float() for name, weight in tables.items()}
+        encoder = Encoder(trained.model, self._corpus, trained.table_hashes)
+        users = UserInputs.from_arrow(self._test.rows, trained.model)
+        blocks = [
+            towers.user_vectors(tables, encoder.user_codes(users.slice(first, first + _USER_BLOCK)))
+            for first in range(0, len(users), _USER_BLOCK)
+        ]
+        items = compute_item_vectors(towers, tables, encoder, len(self._corpus))
+        items = with_prior(items, self._corpus.recent_count, trained.model)
+        vectors = with_constant(torch.cat(blocks), trained.model)
+        return self._test.metrics(self._test.best(vectors, items, users.seen))
+
+
+class _Silent:
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        pass
+
+    def log_text(self, name: str, text: str) -> None:
+        pass
+
+    def progress(self, done: int, total: int, message: str) -> None:
+        pass
+
+
+@contextmanager
+def _training(job: TrainJob) -> Iterator[None]:
+    torch.set_num_threads(job.training.threads or 1)
+    with training_environment(torch.device("cpu")):
+        yield
+
+
+def over_seeds(values: list[dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Mean and standard deviation (of the sample) of each metric over seeds."""
+    table = {name: np.array([value[name] for value in values]) for name in values[0]}
+    return {
+        name: {
+            "mean": round(float(numbers.mean()), 5),
+            "sd": round(float(numbers.std(ddof=1)), 5) if len(numbers) > 1 else 0.0,
+        }
+        for name, numbers in table.items()
+    }
+
+
+def say(line: str, out: Callable[[str], None] = print) -> None:
+    """A line of progress."""
+    out(f"{time.strftime('%H:%M:%S')} {line}")
