@@ -35,8 +35,8 @@ def curve_of(name: str, seed: int, options: argparse.Namespace, folder: Path) ->
     """Seconds of training and Recall@20 at each point, until the target is reached."""
     kind, changes = CONTENDERS[name]
     changes = {**changes, "training.seed": seed, "training.epochs": options.epochs}
-    log = gowalla().held_out(HELD_OUT, HELD_OUT_SEED)
-    spec = prepare(folder / "lake", log, changes)
+    log = gowalla().of_users(options.users).held_out(HELD_OUT, HELD_OUT_SEED)
+    spec = prepare(folder / f"held-out-{len(log)}", log, changes)
     curve: Curve = []
     training = Observed(spec, kind, folder / f"{name}-{seed}".replace(" ", "-"))
     for epoch, seconds, metrics in training.run(options.points):
@@ -119,6 +119,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--epochs", type=int, default=10, help="passes that are watched at most")
     parser.add_argument("--points", type=int, default=4, help="measurements an epoch")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--users", type=int, help="only so many users, for a quick look")
     parser.add_argument("--only", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
     parser.add_argument(
         "--stop",

@@ -19,8 +19,17 @@ from torch import Tensor
 
 from benchmarks import classical
 from benchmarks.options import cache_folder
-from benchmarks.quality_run import K, Observed, TestUsers, measured, over_seeds, prepare, say
-from benchmarks.rating_logs import gowalla
+from benchmarks.quality_run import (
+    K,
+    Observed,
+    TestUsers,
+    changes_of,
+    measured,
+    over_seeds,
+    prepare,
+    say,
+)
+from benchmarks.rating_logs import RatingLog, gowalla
 from tasks.run_spec import RunSpec
 
 HELD_OUT = 0.1
@@ -42,24 +51,17 @@ CLASSICAL: dict[str, Callable[[classical.Matrix], Tensor]] = {
 _METRICS = ("recall_at_20", "ndcg_at_20")
 
 
-def choose_epochs(folder: Path, epochs: int) -> tuple[int, list[dict[str, float]]]:
+def choose_epochs(
+    folder: Path, log: RatingLog, changes: dict[str, Any]
+) -> tuple[int, list[dict[str, float]]]:
     """The epoch with the best recall on the held-out pairs, and the metrics of all epochs."""
-    log = gowalla().held_out(HELD_OUT, HELD_OUT_SEED)
-    spec = prepare(folder / "held-out", log, {"training.epochs": epochs})
+    spec = prepare(folder / f"held-out-{len(log)}", log.held_out(HELD_OUT, HELD_OUT_SEED), changes)
     curve = []
     for epoch, seconds, metrics in Observed(spec, "two_tower", folder / "chosen").run():
         curve.append({name: round(metrics[name], 5) for name in _METRICS})
         say(f"held out, epoch {epoch:.0f}, {seconds:.0f} s of training: {curve[-1]}")
     best = max(range(len(curve)), key=lambda n: curve[n]["recall_at_20"])
     return best + 1, curve
-
-
-def two_tower(folder: Path, epochs: int, seed: int) -> dict[str, float]:
-    """Metrics on the test pairs of one model, made by the product's steps."""
-    spec = prepare(
-        folder / "published", gowalla(), {"training.epochs": epochs, "training.seed": seed}
-    )
-    return measured(spec)
 
 
 def others(spec: RunSpec, names: list[str]) -> dict[str, Any]:
@@ -86,23 +88,36 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--epochs", type=int, default=20, help="tried on the held-out pairs")
     parser.add_argument("--chosen", type=int, help="epochs, when they were chosen before")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--users", type=int, help="only so many users, for a quick look")
+    parser.add_argument(
+        "--set",
+        nargs="*",
+        default=[],
+        metavar="KEY=VALUE",
+        help="settings that differ from the recipe, such as model.temperature=0.2",
+    )
     parser.add_argument("--classical", nargs="*", choices=CLASSICAL, default=list(CLASSICAL))
     parser.add_argument("--cache", type=Path, help="keeps lakes and models there")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
-    report: dict[str, Any] = {}
+    report: dict[str, Any] = {"changes": changes_of(options.set)}
+    log = gowalla().of_users(options.users)
     with cache_folder(options.cache) as folder:
-        chosen, curve = options.chosen, []
+        chosen = options.chosen
         if chosen is None:
-            chosen, curve = choose_epochs(folder, options.epochs)
-        report |= {"epochs": chosen, "held_out": curve}
+            tried = {**report["changes"], "training.epochs": options.epochs}
+            chosen, report["held_out"] = choose_epochs(folder, log, tried)
+        report["epochs"] = chosen
         seeds = []
         for seed in range(1, options.seeds + 1):
-            seeds.append(two_tower(folder, chosen, seed))
+            fixed = {"training.epochs": chosen, "training.seed": seed}
+            # The product's steps, up to the published bundle.
+            spec = prepare(folder / f"published-{len(log)}", log, {**report["changes"], **fixed})
+            seeds.append(measured(spec))
             say(f"two-tower, seed {seed}: {[round(seeds[-1][m], 5) for m in _METRICS]}")
         report |= {"two_tower": over_seeds(seeds)} if seeds else {}
         if options.classical:
-            spec = prepare(folder / "published", gowalla(), {"training.seed": 1})
+            spec = prepare(folder / f"published-{len(log)}", log, {"training.seed": 1})
             report["classical"] = others(spec, options.classical)
     report["published"] = PUBLISHED
     for metric, place in zip(_METRICS, (0, 1), strict=True):

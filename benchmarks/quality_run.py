@@ -7,7 +7,7 @@ the data lies, how it is split and whether it has times differ.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -91,6 +91,12 @@ def prepare(lake: Path, log: RatingLog, changes: Mapping[str, Any]) -> RunSpec:
     for step in DATA_STEPS:
         execute(spec, step)
     return spec
+
+
+def changes_of(settings: Sequence[str]) -> dict[str, Any]:
+    """Settings given as `key=value` on the command line."""
+    pairs = [setting.partition("=") for setting in settings]
+    return {key: yaml.safe_load(value) for key, _, value in pairs}
 
 
 @dataclass(frozen=True)
@@ -250,6 +256,6 @@ def over_seeds(values: list[dict[str, float]]) -> dict[str, dict[str, float]]:
     }
 
 
-def say(line: str, out: Callable[[str], None] = print) -> None:
+def say(line: str) -> None:
     """A line of progress."""
-    out(f"{time.strftime('%H:%M:%S')} {line}")
+    print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)

@@ -34,6 +34,9 @@ class RatingLog:
     items: pl.DataFrame | None
     timed: bool
 
+    def __len__(self) -> int:
+        return self.events.height
+
     def held_out(self, share: float, seed: int) -> RatingLog:
         """The train rows alone, a part of them as the new test rows.
 
@@ -50,6 +53,15 @@ class RatingLog:
             test = np.random.default_rng(seed).random(train.height) < share
         split = pl.Series("split", np.where(test, "test", "train"))
         return RatingLog(train.with_columns(split), self.items, self.timed)
+
+    def of_users(self, count: int | None, seed: int = 0) -> RatingLog:
+        """The rows of so many random users, for a quick look; None for all."""
+        if count is None:
+            return self
+        users = self.events["user_id"].unique().sort()
+        chosen = np.random.default_rng(seed).permutation(len(users))[:count]
+        kept = self.events.filter(pl.col("user_id").is_in(users[chosen].implode()))
+        return RatingLog(kept, self.items, self.timed)
 
 
 def data_folder() -> Path:

@@ -174,7 +174,10 @@ def job_of(spec: RunSpec, kind: Kind, examples: Published, folder: Path) -> Trai
         training = training.model_copy(update={"nproc": 1})
     negatives = "uniform" if kind == "traditional" else training.loss.negatives
     train_files = sorted(path for path in examples.files() if "/train/" in path)
-    tables = {name: table.embedding() for name, table in config.tables.items()}
+    # A table that no feature reads is counted, but nothing is learned in it.
+    features = (*config.model.user.features, *config.model.item.features)
+    used = {feature.table for feature in features}
+    tables = {n: table.embedding() for n, table in config.tables.items() if n in used}
     return TrainJob(
         kind=cast(Literal["two_tower", "traditional"], kind),
         train_files=tuple(lake.abspath(path) for path in train_files),
@@ -182,8 +185,8 @@ def job_of(spec: RunSpec, kind: Kind, examples: Published, folder: Path) -> Trai
         negatives_file=(
             lake.abspath(examples.file(f"negatives/{negatives}.parquet")) if negatives else None
         ),
-        table_rows=meta["table_rows"],
-        table_hashes=meta["table_hashes"],
+        table_rows={name: meta["table_rows"][name] for name in tables},
+        table_hashes={name: meta["table_hashes"][name] for name in tables},
         num_users=meta["num_users"],
         tables=tables,
         model=config.model,
