@@ -9,15 +9,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
+from tasks.demo_data import DemoSettings, generate_day
+
 DATA = Path(__file__).parents[2] / "shared" / "data"
 _NO_TIME = datetime(2020, 1, 1, tzinfo=UTC)
 _TRAIN, _TEST = 0.8, 0.9
+_FIRST_DAY = date(2026, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,19 @@ def online_retail() -> RatingLog:
     return RatingLog(_cut_in_time(events), items, timed=True)
 
 
+def synthetic() -> RatingLog:
+    """Ten days of the demonstration's log, most of whose IDs are rare; the last one is tested."""
+    days = [_FIRST_DAY + timedelta(days=number) for number in range(10)]
+    frames = []
+    for day in days:
+        events = pl.DataFrame(generate_day(DemoSettings(), day).interactions)
+        split = "test" if day == days[-1] else "train"
+        frames.append(
+            events.select("user_id", "item_id", "timestamp").with_columns(split=pl.lit(split))
+        )
+    return RatingLog(pl.concat(frames), None, timed=True)
+
+
 def _cut_in_time(events: pl.DataFrame) -> pl.DataFrame:
     """The first 80 % of the rows to train on, the last 10 % to test on; the rest is left out."""
     events = events.with_columns(pl.col("timestamp").dt.replace_time_zone("UTC"))
@@ -155,4 +171,5 @@ LOGS: Mapping[str, Callable[[], RatingLog]] = {
     "gowalla": gowalla,
     "movietweetings": movietweetings,
     "online_retail": online_retail,
+    "synthetic": synthetic,
 }
