@@ -81,6 +81,11 @@ def prepare(lake: Path, log: RatingLog, changes: Mapping[str, Any]) -> RunSpec:
     body = yaml.safe_load(RECIPE.read_text(encoding="utf-8"))
     body |= {"lake": str(lake), "tracking": {"uri": f"sqlite:///{lake}/mlflow.db"}}
     body["data"]["history"] = "past" if log.timed else "others"
+    for name, kind in log.attributes.items():
+        vocabulary = {"min_count": 2}
+        body["tables"][name] = {"source": f"items.{name}", "vocabulary": vocabulary}
+        feature = {"name": name, "table": name, "kind": kind}
+        body["model"]["item"]["features"].append(feature)
     for key, value in changes.items():
         *sections, name = key.split(".")
         place = body
@@ -221,7 +226,7 @@ class Observed:
             for first in range(0, len(users), _USER_BLOCK)
         ]
         items = compute_item_vectors(towers, tables, encoder, len(self._corpus))
-        items = with_prior(items, self._corpus.recent_count, trained.model)
+        items = with_prior(items, self._corpus, trained.model)
         vectors = with_constant(torch.cat(blocks), trained.model)
         return self._test.metrics(self._test.best(vectors, items, users.seen))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -30,12 +30,14 @@ class RatingLog:
     Attributes:
         events: `user_id`, `item_id`, `timestamp` (UTC, microseconds), `split`.
         items: `item_id`, `title` and attributes, or None.
+        attributes: Kind of each attribute that the item tower may read: `id` or `list`.
         timed: Whether the times mean anything.
     """
 
     events: pl.DataFrame
     items: pl.DataFrame | None
     timed: bool
+    attributes: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return self.events.height
@@ -55,7 +57,7 @@ class RatingLog:
         else:
             test = np.random.default_rng(seed).random(train.height) < share
         split = pl.Series("split", np.where(test, "test", "train"))
-        return RatingLog(train.with_columns(split), self.items, self.timed)
+        return replace(self, events=train.with_columns(split))
 
     def of_users(self, count: int | None, seed: int = 0) -> RatingLog:
         """The rows of so many random users, for a quick look; None for all."""
@@ -64,7 +66,7 @@ class RatingLog:
         users = self.events["user_id"].unique().sort()
         chosen = np.random.default_rng(seed).permutation(len(users))[:count]
         kept = self.events.filter(pl.col("user_id").is_in(users[chosen].implode()))
-        return RatingLog(kept, self.items, self.timed)
+        return replace(self, events=kept)
 
 
 def data_folder() -> Path:
@@ -117,7 +119,7 @@ def movietweetings() -> RatingLog:
             "genres": [[g for g in film[2].split("|") if g] for film in films],
         }
     )
-    return RatingLog(_cut_in_time(events), items, timed=True)
+    return RatingLog(_cut_in_time(events), items, True, {"genres": "list", "year": "id"})
 
 
 def online_retail() -> RatingLog:
@@ -138,7 +140,7 @@ def online_retail() -> RatingLog:
         title="Description",
         words=pl.col("Description").str.to_lowercase().str.extract_all("[a-z]{3,}"),
     )
-    return RatingLog(_cut_in_time(events), items, timed=True)
+    return RatingLog(_cut_in_time(events), items, True, {"words": "list"})
 
 
 def synthetic() -> RatingLog:

@@ -289,7 +289,7 @@ def _item_vectors(folder: Path, trained: TrainedModel | None) -> Tensor:
     corpus, encoder = _corpus_and_encoder(folder, trained)
     towers = load_towers(folder, trained)
     vectors = compute_item_vectors(towers, load_tables(folder, trained), encoder, len(corpus))
-    return with_prior(vectors, corpus.recent_count, trained.model)
+    return with_prior(vectors, corpus, trained.model)
 
 
 def _corpus_and_encoder(folder: Path, trained: TrainedModel) -> tuple[Corpus, Encoder]:

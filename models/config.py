@@ -107,8 +107,11 @@ class TowerSettings(Settings):
 class PriorSettings(Settings):
     """What an item's popularity adds to its score, whoever asks."""
 
-    strength: float = Field(default=1.0, gt=0, le=2)
-    """Share of the interactions, to this power, that multiplies the item's probability."""
+    strength: float = Field(default=1.0, ge=0, le=2)
+    """Recent share of the interactions, to this power, that multiplies the item's probability."""
+    trend: float = Field(default=0.0, ge=0, le=2)
+    """Power of the recent share over the share of all interactions, as a further factor: 1 moves
+    a model of the whole window to its end."""
     half_life_days: float | None = Field(default=None, gt=0)
     """Age at which an interaction counts half, measured from the first test day; a short one
     follows trends. None counts all alike."""
@@ -128,8 +131,8 @@ class ModelSettings(Settings):
     temperature: float = Field(default=0.07, gt=0, le=10)
     """Divides the logits of the loss."""
     prior: PriorSettings | None = None
-    """Popularity added to the scores when items are recommended; the towers do not learn it when
-    `training.loss.logq` is off. None for none."""
+    """Popularity added to the scores when items are recommended; None for none. The losses do not
+    know of it."""
 
     @model_validator(mode="after")
     def _history_belongs_to_users(self) -> ModelSettings:

@@ -132,7 +132,7 @@ class DistributedTraining:
         self._vectors = TableVectors(job.model, encoder, self._towers, self._tables)
         self._validation = None
         if self._selection.users is not None:
-            prior = prior_scores(corpus.recent_count, job.model)
+            prior = prior_scores(corpus, job.model)
             self._validation = Validation(
                 self._selection.users, job.model, prior, settings.validation.k, device
             )

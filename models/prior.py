@@ -1,10 +1,9 @@
 """What an item's recent popularity adds to its score when items are recommended.
 
-A softmax without correction learns `log p(item | user) / q(item)`, where q is what its negatives
-are drawn by: with those of the batch, how much more a user likes an item than everybody does.
-Bayes' rule then asks for the item's popularity as a factor, and it should be today's. A logit of
-`strength · log share` becomes one more coordinate of the item vectors, and users have a 1 there,
-so that retrieval stays an inner product.
+Towers of a few dozen dimensions learn less of the items' popularity than there is, and what they
+learn is that of the whole window. A logit of `strength · log recent share + trend · log (recent
+share / share)` makes up for both: it becomes one more coordinate of the item vectors, and users
+have a 1 there, so that retrieval stays an inner product.
 """
 
 from __future__ import annotations
@@ -13,32 +12,33 @@ import torch
 from torch import Tensor
 
 from models.config import ModelSettings
+from models.corpus import Corpus
 
 
-def prior_scores(recent_count: Tensor, model: ModelSettings) -> Tensor:
+def prior_scores(corpus: Corpus, model: ModelSettings) -> Tensor:
     """What the prior adds to the score of each item, in the units of the inner product.
 
     Args:
-        recent_count: Interactions of each item, weighted by age, `[I]`.
+        corpus: The items.
         model: The model.
 
     Returns:
         float32 `[I]`; zeros for a model without prior.
     """
-    if model.prior is None:
-        return torch.zeros(len(recent_count))
-    # One interaction more keeps new items in reach.
-    count = recent_count.to(torch.float64) + 1.0
-    logits = model.prior.strength * (count / count.sum()).log()
+    prior = model.prior
+    if prior is None:
+        return torch.zeros(len(corpus))
+    recent, whole = _log_share(corpus.recent_count), _log_share(corpus.train_count)
+    logits = prior.strength * recent + prior.trend * (recent - whole)
     return (logits * model.temperature).to(torch.float32)
 
 
-def with_prior(items: Tensor, recent_count: Tensor, model: ModelSettings) -> Tensor:
+def with_prior(items: Tensor, corpus: Corpus, model: ModelSettings) -> Tensor:
     """Item vectors with the coordinate of the prior.
 
     Args:
         items: Item vectors `[I, D]`.
-        recent_count: Interactions of each item, weighted by age, `[I]`.
+        corpus: The items.
         model: The model.
 
     Returns:
@@ -46,8 +46,7 @@ def with_prior(items: Tensor, recent_count: Tensor, model: ModelSettings) -> Ten
     """
     if model.prior is None:
         return items
-    scores = prior_scores(recent_count, model)
-    return torch.cat([items, scores.to(items.dtype)[:, None]], dim=1)
+    return torch.cat([items, prior_scores(corpus, model).to(items.dtype)[:, None]], dim=1)
 
 
 def with_constant(users: Tensor, model: ModelSettings) -> Tensor:
@@ -55,3 +54,9 @@ def with_constant(users: Tensor, model: ModelSettings) -> Tensor:
     if model.prior is None:
         return users
     return torch.cat([users, users.new_ones(len(users), 1)], dim=1)
+
+
+def _log_share(count: Tensor) -> Tensor:
+    """Log of each item's share, float64 `[I]`; one interaction more keeps new items in reach."""
+    more = count.to(torch.float64) + 1.0
+    return (more / more.sum()).log()

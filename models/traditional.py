@@ -145,7 +145,7 @@ class TraditionalTraining:
         )
         self._validation = None
         if selection.users is not None:
-            prior = prior_scores(corpus.recent_count, job.model)
+            prior = prior_scores(corpus, job.model)
             self._validation = Validation(
                 selection.users, job.model, prior, job.training.validation.k, device
             )
