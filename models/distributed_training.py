@@ -87,7 +87,12 @@ class DistributedTraining:
             recompute=settings.checkpoint_activations,
         ).to(device)
         self._tables = EmbeddingTables(
-            job.tables, job.table_rows, settings.optimizer, settings.seed, device
+            job.tables,
+            job.table_rows,
+            settings.optimizer,
+            settings.seed,
+            device,
+            settings.table_ranks,
         )
         self._optimization = Optimization(settings.optimizer, self._towers, self._tables)
         sampler = None
@@ -243,6 +248,7 @@ class DistributedTraining:
         self._sink.log_text("training", "\n".join(lines))
 
     def _export(self) -> None:
+        self._checkpoints.require_place()
         tables = self._tables.full_tables()
         if self._first:
             write_weights(

@@ -38,6 +38,7 @@ class EmbeddingTables:
         optimizer: Which optimizer, learning rate and eps.
         seed: Seed of the initial rows.
         device: This rank's device.
+        ranks: Over how many ranks, the first ones, they are spread; by default over all.
 
     Raises:
         ModelError: The tables cannot be spread over the ranks as the settings want it.
@@ -50,6 +51,7 @@ class EmbeddingTables:
         optimizer: OptimizerSettings,
         seed: int,
         device: torch.device,
+        ranks: int | None = None,
     ) -> None:
         copied = {name: t for name, t in tables.items() if t.sharding == "data_parallel"}
         spread = {name: t for name, t in tables.items() if name not in copied}
@@ -58,7 +60,9 @@ class EmbeddingTables:
         self.names = sorted(tables)
         """Names of all tables."""
         self._replicated = ReplicatedTables(copied, rows, optimizer, seed, device)
-        self._sharded = ShardedTables(spread, rows, optimizer, seed, device) if spread else None
+        self._sharded = (
+            ShardedTables(spread, rows, optimizer, seed, device, ranks) if spread else None
+        )
         self.sharding = dict.fromkeys(copied, "data_parallel")
         """How each table is spread."""
         if self._sharded is not None:

@@ -20,6 +20,7 @@ from models.config import EmbeddingTableSettings, ModelSettings, TowerSettings, 
 from models.corpus import FULL_ITEM_TABLE, FULL_USER_TABLE, Corpus
 from models.encoder import Encoder
 from models.errors import CheckpointError, ModelError
+from models.fence import Fence
 from models.initial import initial_rows
 from models.progress import Meter, MetricSink, TrainSummary
 from models.reader import ExampleReader, MacroBatch
@@ -97,6 +98,8 @@ class _Training:
         self._sink = sink
         self._device = device
         self._num_items = len(corpus)
+        self._fence = Fence(job.checkpoint_dir)
+        self._ranks = self._fence.enter()
         self._reader = ExampleReader(job, len(corpus))
         self._encoder = Encoder(job.model, corpus, job.table_hashes, device)
         seed = job.training.seed
@@ -189,8 +192,9 @@ class _Training:
     def _save(self, step: int) -> None:
         path = Path(self._job.checkpoint_dir) / _CHECKPOINT
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
+        partial = path.with_name(f"{path.name}.partial{self._ranks}")
         torch.save({"step": step, "digest": self._job.digest, **self._state()}, partial)
+        self._fence.check()
         partial.replace(path)
 
     def _restore(self) -> int | None:
