@@ -50,7 +50,7 @@ def _start_train(spec, log):
 
 def _tensors(spec):
     published = spec.output("train.candidate", "model")
-    folder = Path(spec.lake().abspath(published.path))
+    folder = Path(spec.lake().abspath(published.file("bundle.json"))).parent
     found = {}
     for path in sorted(folder.rglob("*.safetensors")):
         for name, value in load_file(path).items():
