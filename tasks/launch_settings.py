@@ -29,7 +29,7 @@ class KubernetesSettings(Settings):
     """CPUs of a pod."""
     memory: str = "16Gi"
     """Memory of a pod."""
-    accelerators: dict[str, int] = Field(default_factory=dict)
+    accelerators: dict[str, int] = Field(default={})
     """Extended resources of a pod, by the name that the cluster gives them."""
     port: int = Field(default=29400, ge=1024, le=65535)
     """Port of the rendezvous on the first pod."""

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import psutil
 
-from tasks.launch.processes import thread_variables
 from tasks.launch.protocol import JobShape
 
 _SHUTDOWN_SECONDS = 10
@@ -63,10 +62,9 @@ def agent_command(
     ]
 
 
-def agent_variables(shape: JobShape) -> dict[str, str]:
+def agent_variables() -> dict[str, str]:
     """Variables of every agent."""
     return {
-        **thread_variables(shape.threads),
         # A node that comes back finds the ranks' store of the round it is in, not the first one's.
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "PYTHONUNBUFFERED": "1",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from tasks.config import PipelineConfig
 from tasks.lake import Lake
 from tasks.launch.dask import DaskLauncher
@@ -28,11 +26,9 @@ def launcher_of(config: PipelineConfig) -> Launcher:
 def shape_of(config: PipelineConfig) -> JobShape:
     """The shape of the candidate's job."""
     training, launch = config.training, config.launch
-    cores = max(1, (os.cpu_count() or 1) // training.nproc)
     return JobShape(
         ranks_per_node=training.nproc,
-        # Of other machines' cores nothing is known here; one thread is always right.
-        threads=training.threads or (cores if launch.kind == "local" else 1),
+        threads=training.threads,
         max_restarts=training.max_restarts,
         min_nodes=launch.min_nodes,
         max_nodes=launch.max_nodes,

@@ -19,6 +19,7 @@ from models.fence import ATTEMPT, raise_fence
 from tasks.errors import ClusterError, ConfigError
 from tasks.launch.agent import STOP_SECONDS, agent_command, agent_variables
 from tasks.launch.attempts import Attempt, newest
+from tasks.launch.processes import thread_variables
 from tasks.launch.protocol import CHECKPOINTS, JOB, JobShape, JobStatus
 from tasks.launch_settings import KubernetesSettings
 
@@ -175,7 +176,8 @@ def _pod(
         hosts_store=None,
     )
     variables = {
-        **agent_variables(shape),
+        **agent_variables(),
+        **(thread_variables(shape.threads, shape.ranks_per_node) if shape.threads else {}),
         "GLOO_SOCKET_IFNAME": _INTERFACE,
         ATTEMPT: str(attempt.number),
         "TAILTOWER_LOG": str(attempt.node_log("")).removesuffix(".log"),

@@ -25,7 +25,7 @@ class LocalLauncher(SupervisedLauncher):
         ]
 
     def _environment(self, shape: JobShape) -> dict[str, str]:
-        return thread_variables(shape.threads)
+        return thread_variables(shape.threads, shape.ranks_per_node)
 
     def _is_supervisor(self, process: psutil.Process) -> bool:
         try:

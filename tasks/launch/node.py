@@ -3,8 +3,9 @@
 `start_node` is called on a Dask worker and returns at once. The process that it starts has a
 session of its own: Dask may lose the worker, or its scheduler, and the training goes on. It ends
 when the agent ends, when the attempt is cancelled or replaced, and it takes every rank with it,
-also those of an agent that was killed. An agent that loses the rendezvous store, which lives in
-the job's supervisor, ends by itself: no node outlives the job by more than a time-out.
+also those of an agent that was killed. It ends as well when it cannot reach the rendezvous store,
+which lives in the job's supervisor: a node that is cut off trains no more and can be told nothing,
+so no node outlives the job by more than a time-out.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -28,11 +30,12 @@ from tasks.launch.agent import (
     own_address,
 )
 from tasks.launch.attempts import Attempt, NodeRecord, write_record
-from tasks.launch.processes import NODE, end
+from tasks.launch.processes import NODE, end, thread_variables
 from tasks.launch.protocol import JOB, JobShape
 from tasks.version import PROJECT_ROOT
 
 _BEAT_SECONDS = 1.0
+_TRY_SECONDS, _ANSWER_SECONDS = 4.0, 2.0
 
 
 def start_node(folder: str, node: str, host: str, endpoint: str) -> int:
@@ -94,15 +97,17 @@ def main() -> int:
         ),
         env={
             **os.environ,
-            **agent_variables(shape),
+            **agent_variables(),
+            **thread_variables(shape.threads, shape.ranks_per_node),
             **interface_variables(address),
             ATTEMPT: str(attempt.number),
             marker[0]: marker[1],
         },
     )
+    reach = _Reach(given.endpoint, shape.peer_timeout_seconds)
     try:
         while agent.poll() is None:
-            if told.is_set() or attempt.must_end():
+            if told.is_set() or attempt.must_end() or reach.is_lost():
                 _stop(agent)
             else:
                 record = NodeRecord(given.node, given.host, time.time())
@@ -115,6 +120,35 @@ def main() -> int:
         record = NodeRecord(given.node, given.host, time.time(), status)
         write_record(attempt.node_record(given.node), asdict(record))
     return status
+
+
+class _Reach:
+    """Whether the rendezvous store can be reached.
+
+    Torch elastic's own client waits for an answer on a dead connection as long as TCP does, a
+    quarter of an hour.
+
+    Args:
+        endpoint: Address and port of the store.
+        patience: Seconds after which a store that cannot be reached is lost.
+    """
+
+    def __init__(self, endpoint: str, patience: float) -> None:
+        host, _, port = endpoint.rpartition(":")
+        self._address = host, int(port)
+        self._patience = patience
+        self._reached = self._tried = time.monotonic()
+
+    def is_lost(self) -> bool:
+        """Tries from time to time; blocks for a moment when there is no answer."""
+        if time.monotonic() - self._tried > _TRY_SECONDS:
+            try:
+                socket.create_connection(self._address, _ANSWER_SECONDS).close()
+                self._reached = time.monotonic()
+            except OSError as error:
+                print(f"the rendezvous store does not answer: {error}", flush=True)
+            self._tried = time.monotonic()
+        return time.monotonic() - self._reached > self._patience
 
 
 def _stop(agent: subprocess.Popen[bytes]) -> None:

@@ -98,10 +98,15 @@ def end(marker: tuple[str, str], grace_seconds: float) -> None:
             return
 
 
-def thread_variables(threads: int) -> dict[str, str]:
-    """Variables that give a process so many compute threads.
+def thread_variables(threads: int | None, ranks: int) -> dict[str, str]:
+    """Variables that give a rank its compute threads.
 
     Workers of Dask are started with one thread in all of them, and what they start inherits that.
+
+    Args:
+        threads: Threads of a rank; None for its share of this machine's cores.
+        ranks: Ranks on this machine.
     """
+    threads = threads or max(1, len(os.sched_getaffinity(0)) // ranks)
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     return dict.fromkeys(names, str(threads))

@@ -30,7 +30,7 @@ class JobShape:
 
     Attributes:
         ranks_per_node: Ranks on each node.
-        threads: Compute threads of a rank.
+        threads: Compute threads of a rank; None for its share of the node's cores.
         max_restarts: How often a node's agent starts its ranks again after a failure.
         min_nodes: Fewest nodes.
         max_nodes: Most nodes.
@@ -39,7 +39,7 @@ class JobShape:
     """
 
     ranks_per_node: int = 1
-    threads: int = 1
+    threads: int | None = None
     max_restarts: int = 0
     min_nodes: int = 1
     max_nodes: int = 1

@@ -31,7 +31,9 @@ from tests.tasks.launch.dask_cluster import PORT, Cluster, wait_for
 from tests.tasks.launch.history import World, rows_that_count, worlds
 from tests.tasks.launch.recording_worker import PACE
 
-SHAPE = JobShape(max_restarts=6, min_nodes=1, max_nodes=2, peer_timeout_seconds=20, join_seconds=6)
+SHAPE = JobShape(
+    threads=1, max_restarts=6, min_nodes=1, max_nodes=2, peer_timeout_seconds=20, join_seconds=6
+)
 CHECKPOINT_EVERY = 5
 
 

@@ -88,6 +88,7 @@ def test_a_job_runs_on_every_worker_and_its_end_is_known_to_every_caller(job, cl
     assert processes_of(folder) == []
 
 
+@pytest.mark.slow
 def test_cancelling_ends_every_process_and_the_next_attempt_has_the_next_number(job, launcher):
     folder = job(hold=True)
     launcher.submit(folder, TWO)
