@@ -114,7 +114,9 @@ def spread_over_ranks(settings: dict[str, Any]) -> dict[str, Any]:
         return settings
     training, launch = dict(settings.get("training") or {}), dict(settings.get("launch") or {})
     if launch.get("kind", "local") == "local":
-        expected = {"training.nproc": (training, "nproc", cluster.worker_num)}
+        expected: dict[str, tuple[dict[str, Any], str, object]] = {
+            "training.nproc": (training, "nproc", cluster.worker_num)
+        }
     else:
         ranks = training.get("nproc") or 1
         nodes, left = divmod(cluster.worker_num, ranks)

@@ -143,7 +143,7 @@ class Supervisor:
         log("launch.node_started", node=node, host=host)
 
     def _open_store(self, address: str) -> None:
-        from torch.distributed import TCPStore
+        from torch._C._distributed_c10d import TCPStore
 
         # The store itself would listen on every interface.
         with socket.create_server((address, 0)) as listener:

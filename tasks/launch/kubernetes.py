@@ -102,8 +102,9 @@ class KubernetesLauncher:
                 command, capture_output=True, text=True, timeout=_KUBECTL_SECONDS, check=True
             )
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+            said = error.stderr if isinstance(error.stderr, str) else ""
             raise ClusterError(
-                f"kubectl {arguments[0]} failed: {error.stderr or error}",
+                f"kubectl {arguments[0]} failed: {said or error}",
                 where=f"namespace {self._settings.namespace}",
                 fix="check the context with `kubectl config current-context`",
             ) from error

@@ -104,7 +104,7 @@ def main() -> int:
             marker[0]: marker[1],
         },
     )
-    reach = _Reach(given.endpoint, shape.peer_timeout_seconds)
+    reach = Reach(given.endpoint, shape.peer_timeout_seconds)
     try:
         while agent.poll() is None:
             if told.is_set() or attempt.must_end() or reach.is_lost():
@@ -122,7 +122,7 @@ def main() -> int:
     return status
 
 
-class _Reach:
+class Reach:
     """Whether the rendezvous store can be reached.
 
     Torch elastic's own client waits for an answer on a dead connection as long as TCP does, a

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -84,9 +85,12 @@ def test_a_late_attempt_neither_writes_nor_removes_a_checkpoint(
         raise_fence(location, 2)
     else:
         complete = late._complete
-        monkeypatch.setattr(
-            late, "_complete", lambda *args: (raise_fence(location, 2), complete(*args))
-        )
+
+        def overtaken(*arguments: Any) -> None:
+            raise_fence(location, 2)
+            complete(*arguments)
+
+        monkeypatch.setattr(late, "_complete", overtaken)
     with pytest.raises(CheckpointError, match="replaced by attempt 2"):
         late.save(9, _state(9.0), wait=True)
 

@@ -79,6 +79,7 @@ def test_a_job_is_applied_once_and_its_state_is_what_kubernetes_says(kubectl):
     assert launcher.status(folder) is JobStatus.ABSENT
     launcher.submit(folder, SHAPE)
     attempt = newest(folder)
+    assert attempt is not None
     written = list(yaml.safe_load_all((attempt.folder / MANIFEST).read_text()))
     assert written == manifests(attempt, SHAPE, SETTINGS, kubectl, "tasks.train_worker")
     for answer, status in (

@@ -4,7 +4,6 @@ import socket
 
 import pytest
 
-from tasks.launch import placement
 from tasks.launch.agent import interface_of, own_address
 from tasks.launch.placement import Pauses, choose, host_of
 
@@ -27,7 +26,7 @@ def test_the_emptiest_machines_come_first(workers, busy, wanted, chosen):
 
 def test_pauses_grow_and_each_machine_has_its_own(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(placement.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("tasks.launch.placement.time.monotonic", lambda: now[0])
     pauses = Pauses()
     assert pauses.over("a")
     for length in (5, 10, 20):
