@@ -19,6 +19,7 @@ FOLDER = "TAILTOWER_RELIABILITY"
 CELLS = {
     "rank": "a rank is killed (SIGKILL)",
     "agent": "the agent of a node is killed (SIGKILL)",
+    "machine": "all processes of a host are killed (SIGKILL), and none comes back",
     "host": "a host drops out of the network; its processes live on",
     "worker": "the Dask worker of a node is killed (SIGKILL)",
     "scheduler": "the Dask scheduler is killed (SIGKILL)",

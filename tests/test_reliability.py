@@ -26,5 +26,5 @@ def test_outcomes_are_put_into_their_place(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("TAILTOWER_RELIABILITY", str(tmp_path))
     for cell in ("rank", "worker"):
         outcomes[cell].record()
-    with pytest.raises(SystemExit, match="no outcome of: agent, cancel"):
+    with pytest.raises(SystemExit, match="no outcome of: agent, cancel, host"):
         main(tmp_path)

@@ -1,4 +1,4 @@
-"""Four hosts train as one does: the same weights, every row once, and traffic where it belongs."""
+"""Four ranks on four hosts, or on two, train as one does: the same weights, every row once."""
 
 import dataclasses
 
@@ -12,9 +12,16 @@ pytestmark = [
 ]
 
 
-def test_four_hosts_end_with_the_weights_of_one(tmp_path):
-    with farm(tmp_path, workers=4) as hosts:
-        four = dataclasses.replace(SHAPE, min_nodes=4, max_nodes=4, peer_timeout_seconds=60)
+@pytest.mark.parametrize(("nodes", "ranks"), [(4, 1), (2, 2)])
+def test_four_ranks_end_with_the_weights_of_one(tmp_path, nodes, ranks):
+    with farm(tmp_path, workers=nodes) as hosts:
+        four = dataclasses.replace(
+            SHAPE,
+            ranks_per_node=ranks,
+            min_nodes=nodes,
+            max_nodes=nodes,
+            peer_timeout_seconds=60,
+        )
         job = hosts.submit("four", four, pace=0.0)
         job.finish(300)
         assert [world.size for world in job.worlds()] == [4]

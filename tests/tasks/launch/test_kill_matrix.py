@@ -126,6 +126,19 @@ def test_a_host_cut_off(hosts, start, calm):
     hosts.workers_again()
 
 
+def test_a_killed_machine(hosts, start, calm):
+    job = start()
+    lost = hosts.hosts[1]
+    agent = job.agent_on(lost)
+    guard = agent.parent()
+    fault = moment(job)
+    hosts.kill_worker(lost)
+    for process in (guard, *agent.children(), agent):
+        process.kill()
+    assert ended("machine", job, calm, fault) == (2, 1)
+    hosts.workers_again()
+
+
 def test_a_killed_dask_worker(hosts, start, calm):
     job = start()
     fault = moment(job)
