@@ -7,23 +7,27 @@ VENV := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow up down status bench lint fmt doctor lock clean
+.PHONY: help setup run test test-slow reliability up down status bench lint fmt doctor lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## create or update .venv from the lock of this machine (CPU or GPU)
 	@$(PYTHON) -m environment.install
 
-run: setup ## the whole demonstration; DATA=, MAPPING= and DAYS= are passed on
+run: setup ## the whole demonstration; DATA=, MAPPING=, DAYS= and NODES= are passed on
 	@$(VENV)/tailtower demo $(if $(DATA),--data "$(DATA)") $(if $(MAPPING),--mapping "$(MAPPING)") \
-		$(if $(DAYS),--days $(DAYS))
+		$(if $(DAYS),--days $(DAYS)) $(if $(NODES),--nodes $(NODES))
 
 test: setup ## unit and fast integration tests
 	@$(VENV)/pytest
 
 test-slow: setup ## the tests that start services, kill processes or train for long
 	@$(VENV)/pytest -m slow --hypothesis-profile=default
+
+reliability: setup ## kill what can be killed, and write docs/reliability.md from what happened
+	@TAILTOWER_RELIABILITY=var/reliability $(VENV)/pytest -m slow tests/tasks/launch/test_kill_matrix.py
+	@$(VENV)/python -m tests.reliability var/reliability
 
 up: setup ## start Airflow and MLflow on this machine, on loopback only
 	@$(VENV)/tailtower up

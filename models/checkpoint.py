@@ -2,7 +2,9 @@
 
 A checkpoint is a folder `step-…` written by `torch.distributed.checkpoint`; each rank writes
 its own shards, so it loads at another number of ranks. It counts only once `complete.json`,
-written last, is in it; that file names the job and the digest of every other file.
+written last, is in it; that file names the job and the digest of every other file. Where attempts
+are numbered (`models/fence.py`), each set of ranks has folders of its own, and ranks that others
+have replaced can neither complete a checkpoint nor remove one.
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any
+from datetime import timedelta
+from typing import Any, TypeVar
 
 import fsspec
 import torch.distributed as dist
@@ -25,11 +28,14 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 
 from models import collectives
 from models.errors import CheckpointError
+from models.fence import Fence
 
 MARKER = "complete.json"
-_STEP = re.compile(r"^step-(\d{10})$")
+_STEP = re.compile(r"^step-(\d{10})(-[0-9a-f.]+)?$")
+_LONGEST = timedelta(hours=1)  # until the slowest rank has written its shards
 _BLOCK = 1 << 22
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class Checkpoints:
@@ -52,8 +58,11 @@ class Checkpoints:
         self._finished = threading.Event()
         self._error: BaseException | None = None
         # Of its own, so that a checkpoint in the background cannot mix with the training.
-        self._group = dist.new_group(backend="gloo")
+        self._group = dist.new_group(backend="gloo", timeout=_LONGEST)
         self._first = collectives.rank() == 0
+        self._fence = Fence(location)
+        ranks = self._first_decides(self._fence.enter)
+        self._suffix = f"-{ranks}" if ranks else ""
 
     def latest(self) -> int | None:
         """Step of the newest usable checkpoint; damaged and unfinished ones are removed.
@@ -61,7 +70,15 @@ class Checkpoints:
         Raises:
             CheckpointError: The checkpoints belong to another job. On every rank alike.
         """
-        return collectives.first_decides(self._newest)
+        return self._first_decides(self._newest)
+
+    def require_place(self) -> None:
+        """Makes sure that no other ranks have taken the place of these; every rank calls it.
+
+        Raises:
+            FencedError: They have. On every rank alike.
+        """
+        self._first_decides(self._fence.check)
 
     def load(self, step: int, state: dict[str, Any]) -> None:
         """Loads a checkpoint into the tensors of `state`, in place.
@@ -74,7 +91,7 @@ class Checkpoints:
         Raises:
             CheckpointError: It cannot be spread over these ranks.
         """
-        path = self._path(step)
+        path = self._first_decides(lambda: self._complete_path(step))
         reader = FsspecReader(self._url(path)) if self._remote else FileSystemReader(path)
         # Names are flat already. DCP's own flattening takes names that only other ranks have for
         # a checkpoint of an old version.
@@ -97,10 +114,12 @@ class Checkpoints:
             wait: Whether to return only when the checkpoint is complete.
 
         Raises:
-            CheckpointError: The checkpoint before this one could not be written.
+            CheckpointError: The checkpoint before this one could not be written, or other ranks
+                have taken the place of these.
         """
         self.finish()
-        path = self._path(step)
+        self.require_place()
+        path = self._path(f"step-{step:010d}{self._suffix}")
         if self._first:
             self._files.makedirs(path, exist_ok=True)
         writer = FsspecWriter(self._url(path)) if self._remote else FileSystemWriter(path)
@@ -136,6 +155,7 @@ class Checkpoints:
         try:
             future.result()
             if self._first:
+                self._fence.check()
                 self._mark(step)
                 self._prune()
         except BaseException as error:
@@ -144,7 +164,7 @@ class Checkpoints:
             self._finished.set()
 
     def _mark(self, step: int) -> None:
-        path = self._path(step)
+        path = self._path(f"step-{step:010d}{self._suffix}")
         parts = {name: self._hash(f"{path}/{name}") for name in self._names(path) if name != MARKER}
         content = {
             "step": step,
@@ -157,16 +177,16 @@ class Checkpoints:
         self._files.mv(f"{path}/{MARKER}.partial", f"{path}/{MARKER}")
 
     def _prune(self) -> None:
-        steps = self._steps()
-        complete = [step for step in steps if self._marker(step) is not None]
-        for step in steps:
-            # One without a marker is what an earlier removal left behind.
-            kept = {*complete[-self._keep :], self.pinned}
-            if step < complete[-1] and step not in kept:
-                self._discard(step)
+        folders = self._folders()
+        complete = [step for step, name in folders if self._marker(name) is not None]
+        kept = {*sorted(set(complete))[-self._keep :], self.pinned}
+        for step, name in folders:
+            # One without a marker is what an earlier removal, or a killed rank, left behind.
+            if step < complete[-1] and (step not in kept or self._marker(name) is None):
+                self._discard(name)
 
-    def _discard(self, step: int) -> None:
-        path = self._path(step)
+    def _discard(self, name: str) -> None:
+        path = self._path(name)
         try:
             if self._files.exists(f"{path}/{MARKER}"):
                 # First, because what is half removed must not look complete.
@@ -178,31 +198,37 @@ class Checkpoints:
 
     def _newest(self) -> int | None:
         newest = None
-        for step in reversed(self._steps()):
-            marker = self._marker(step)
+        for step, name in reversed(self._folders()):
+            marker = self._marker(name)
             if marker is not None and marker.get("digest") != self._digest:
                 raise CheckpointError(
-                    f"{self._path(step)} was made by another job (digest {marker.get('digest')}, "
+                    f"{self._path(name)} was made by another job (digest {marker.get('digest')}, "
                     f"this job's is {self._digest}): give this job a folder of its own"
                 )
-            if newest is None and marker is not None and self._intact(step, marker):
+            if newest is None and marker is not None and self._intact(name, marker):
                 newest = step
             elif newest is None:
-                _log.warning("checkpoint %s is unfinished or damaged: removed", self._path(step))
-                self._files.rm(self._path(step), recursive=True)
+                _log.warning("checkpoint %s is unfinished or damaged: removed", self._path(name))
+                self._files.rm(self._path(name), recursive=True)
         return newest
 
-    def _intact(self, step: int, marker: Mapping[str, Any]) -> bool:
-        path = self._path(step)
-        names = set(self._names(path))
+    def _complete_path(self, step: int) -> str:
+        names = [name for number, name in self._folders() if number == step and self._marker(name)]
+        if not names:
+            raise CheckpointError(f"there is no checkpoint of step {step} in {self._root}")
+        return self._path(names[-1])
+
+    def _intact(self, name: str, marker: Mapping[str, Any]) -> bool:
+        path = self._path(name)
+        present = set(self._names(path))
         return all(
-            name in names and self._hash(f"{path}/{name}") == digest
-            for name, digest in marker["parts"].items()
+            part in present and self._hash(f"{path}/{part}") == digest
+            for part, digest in marker["parts"].items()
         )
 
-    def _marker(self, step: int) -> dict[str, Any] | None:
+    def _marker(self, name: str) -> dict[str, Any] | None:
         try:
-            with self._files.open(f"{self._path(step)}/{MARKER}") as stream:
+            with self._files.open(f"{self._path(name)}/{MARKER}") as stream:
                 content = json.load(stream)
         except (FileNotFoundError, json.JSONDecodeError):
             return None
@@ -215,9 +241,13 @@ class Checkpoints:
                 digest.update(block)
         return digest.hexdigest()
 
-    def _steps(self) -> list[int]:
+    def _folders(self) -> list[tuple[int, str]]:
+        """Step and name of each folder; of one step, the newest set of ranks comes last."""
         matches = (_STEP.match(name) for name in self._names(self._root))
-        return sorted(int(match[1]) for match in matches if match)
+        return sorted((int(match[1]), match[0]) for match in matches if match)
+
+    def _first_decides(self, work: Callable[[], T]) -> T:
+        return collectives.first_decides(work, self._group)
 
     def _names(self, path: str) -> list[str]:
         if not self._files.exists(path):
@@ -225,8 +255,8 @@ class Checkpoints:
         self._files.invalidate_cache()
         return sorted(entry.rstrip("/").rsplit("/", 1)[-1] for entry in self._files.ls(path, False))
 
-    def _path(self, step: int) -> str:
-        return f"{self._root}/step-{step:010d}"
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
 
     def _url(self, path: str) -> str:
         return str(self._files.unstrip_protocol(path))

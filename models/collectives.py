@@ -90,13 +90,14 @@ def gather_rows(x: Tensor) -> Tensor:
     return _gather(x, sizes)
 
 
-def first_decides(work: Callable[[], T]) -> T:
+def first_decides(work: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
     """Does the work on the first rank; all ranks get the result, or raise its error.
 
     An error that only one rank raises would leave the others waiting for it.
 
     Args:
         work: Called on the first rank only; result and error must be picklable.
+        group: Group whose time-out counts; by default the group of all ranks.
     """
     if world_size() == 1:
         return work()
@@ -106,7 +107,7 @@ def first_decides(work: Callable[[], T]) -> T:
             box = [(work(), None)]
         except Exception as failure:
             box = [(None, failure)]
-    dist.broadcast_object_list(box, src=0)
+    dist.broadcast_object_list(box, src=0, group=group)
     result, error = box[0]
     if error is not None:
         raise error

@@ -254,7 +254,10 @@ class TrainingSettings(Settings):
     """Micro-batches in a macro-batch: one exact optimizer step. Small data wants many steps; with
     much data on many ranks, 16 exchange each row once for 16 micro-batches."""
     nproc: int = Field(default=1, ge=1)
-    """Ranks on this machine."""
+    """Ranks on each node; with `launch.kind: local`, on this machine."""
+    table_ranks: int | None = Field(default=None, ge=1)
+    """Over how many ranks, the first ones, tables are spread; by default all of them. Fewer ranks
+    hold whole tables, or columns of them, not rows."""
     checkpoint_every: int = Field(default=200, ge=1)
     """Macro-batches between two checkpoints."""
     keep_checkpoints: int = Field(default=2, ge=1)
@@ -358,3 +361,5 @@ class TrainJob(Settings):
     """Local folder for the trained weights; complete when `weights.json` is in it."""
     digest: str
     """Digest of the inputs and settings; a checkpoint of another digest is refused."""
+    peer_timeout_seconds: float = 1800.0
+    """How long a rank waits for another before it takes it for lost."""

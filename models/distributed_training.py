@@ -105,7 +105,12 @@ class DistributedTraining:
             layers=layers,
         ).to(device)
         self._tables = EmbeddingTables(
-            job.tables, job.table_rows, settings.optimizer, settings.seed, device
+            job.tables,
+            job.table_rows,
+            settings.optimizer,
+            settings.seed,
+            device,
+            settings.table_ranks,
         )
         self._scale = LossScale(needs_scale(layers), device)
         self._optimization = Optimization(
@@ -366,6 +371,7 @@ class DistributedTraining:
         )
 
     def _export(self) -> None:
+        self._checkpoints.require_place()
         state, tables = self._tables.full_state(), self._tables.full_tables()
         if self._first:
             write_state(

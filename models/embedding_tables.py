@@ -39,6 +39,7 @@ class EmbeddingTables:
         optimizer: Which optimizer, learning rate and eps.
         seed: Seed of the initial rows.
         device: This rank's device.
+        ranks: Over how many ranks, the first ones, they are spread; by default over all.
 
     Raises:
         ModelError: The tables cannot be spread over the ranks as the settings want it.
@@ -51,6 +52,7 @@ class EmbeddingTables:
         optimizer: OptimizerSettings,
         seed: int,
         device: torch.device,
+        ranks: int | None = None,
     ) -> None:
         copied = {name: t for name, t in tables.items() if t.sharding == "data_parallel"}
         spread = {name: t for name, t in tables.items() if name not in copied}
@@ -62,7 +64,9 @@ class EmbeddingTables:
         self.no_rows = torch.zeros(0, dtype=torch.int64, device=device)
         """Row numbers of a table that is not asked for anything."""
         self._replicated = ReplicatedTables(copied, rows, optimizer, seed, device)
-        self._sharded = ShardedTables(spread, rows, optimizer, seed, device) if spread else None
+        self._sharded = (
+            ShardedTables(spread, rows, optimizer, seed, device, ranks) if spread else None
+        )
         self.sharding = dict.fromkeys(copied, "data_parallel")
         """How each table is spread."""
         if self._sharded is not None:

@@ -15,6 +15,10 @@ class CheckpointError(ModelError):
     """A checkpoint does not belong to this job, or cannot be loaded on these ranks."""
 
 
+class FencedError(CheckpointError):
+    """Other ranks have taken the place of these, which may commit nothing any more."""
+
+
 class ExamplesError(ModelError):
     """A file of examples cannot be used; names the file and, where known, the row.
 

@@ -62,6 +62,7 @@ class ShardedTables(nn.Module):
         optimizer: Which optimizer, learning rate and eps.
         seed: Seed of the initial rows.
         device: This rank's device.
+        ranks: Over how many ranks, the first ones, they are spread; by default over all.
 
     Raises:
         ModelError: TorchRec's planner found no way to spread the tables, or the device has no
@@ -75,6 +76,7 @@ class ShardedTables(nn.Module):
         optimizer: OptimizerSettings,
         seed: int,
         device: torch.device,
+        ranks: int | None = None,
     ) -> None:
         super().__init__()
         if optimizer.sparse == "adam" and device.type == "cpu":
@@ -109,7 +111,7 @@ class ShardedTables(nn.Module):
             }
         )
         holder = _Holder(collection)
-        plan = _agree_on_plan(holder, sharder, tables, device)
+        plan = _agree_on_plan(holder, sharder, tables, device, ranks)
         self._model = DistributedModelParallel(
             holder, device=device, plan=plan, sharders=[sharder], init_data_parallel=False
         )
@@ -318,14 +320,25 @@ def _agree_on_plan(
     sharder: EmbeddingBagCollectionSharder,
     tables: Mapping[str, EmbeddingTableSettings],
     device: torch.device,
+    ranks: int | None,
 ) -> ShardingPlan:
     """Plans on the first rank; an error there reaches all ranks instead of stopping them.
 
     A table is kept whole where it fits: the pooled exchange of a row-wise table grows with the
     number of ranks.
     """
+    # A world that has shrunk may be smaller than what was asked for.
+    size = min(ranks or collectives.world_size(), collectives.world_size())
+    # TorchRec cuts rows for all ranks of a world alike.
+    by_rows = size == collectives.world_size()
+    asked = [name for name, t in tables.items() if "row_wise" in t.sharding]
+    if asked and not by_rows:
+        raise ModelError(
+            f"training.table_ranks: {size} of {collectives.world_size()} ranks cannot hold the "
+            f"rows of {', '.join(sorted(asked))}: choose table_wise or column_wise"
+        )
     topology = TopologyFactory.create_topology(
-        TrainerConfig(world_size=collectives.world_size(), local_world_size=local_world_size()),
+        TrainerConfig(world_size=size, local_world_size=min(local_world_size(), size)),
         kernel_config=KernelConfig(compute_device=device.type),
     )
 
@@ -349,6 +362,8 @@ def _agree_on_plan(
             try:
                 return attempt(("table_wise",))
             except PlannerError:
+                if not by_rows:
+                    raise
                 return attempt(("table_wise", "row_wise"))
         except Exception as error:
             raise ModelError(

@@ -22,6 +22,7 @@ from models.config import EmbeddingTableSettings, ModelSettings, TowerSettings, 
 from models.corpus import FULL_ITEM_TABLE, FULL_USER_TABLE, Corpus
 from models.encoder import Encoder
 from models.errors import CheckpointError, ModelError
+from models.fence import Fence
 from models.initial import initial_rows
 from models.numeric_features import measure_features
 from models.prior import prior_scores
@@ -115,6 +116,8 @@ class TraditionalTraining:
         self._sink = sink
         self._device = device
         self._num_items = len(corpus)
+        self._fence = Fence(job.checkpoint_dir)
+        self._ranks = self._fence.enter()
         selection = select_rows(job)
         self._reader = ExampleReader(job, len(corpus), selection=selection)
         self._numeric = measure_features(job)
@@ -283,8 +286,9 @@ class TraditionalTraining:
     def _save(self, name: str, step: int) -> None:
         path = Path(self._job.checkpoint_dir) / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
+        partial = path.with_name(f"{path.name}.partial{self._ranks}")
         torch.save({"step": step, "digest": self._job.digest, **self._state()}, partial)
+        self._fence.check()
         partial.replace(path)
 
     def _restore(self) -> int | None:

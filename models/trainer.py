@@ -11,6 +11,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -43,7 +44,7 @@ def train(job: TrainJob, sink: MetricSink) -> TrainSummary:
     """
     device = compute_device()
     use_threads(job.training.threads)
-    with training_environment(device):
+    with training_environment(device, timedelta(seconds=job.peer_timeout_seconds)):
         if collectives.first_decides(lambda: _finished(job)):
             return _summary_of_finished(job)
         with StopRequest() as stop:
@@ -58,10 +59,18 @@ def train(job: TrainJob, sink: MetricSink) -> TrainSummary:
 
 
 @contextmanager
-def training_environment(device: torch.device) -> Iterator[None]:
-    """Where a training may be made: a process group, and libraries that keep to themselves."""
+def training_environment(
+    device: torch.device, peer_timeout: timedelta | None = None
+) -> Iterator[None]:
+    """Where a training may be made: a process group, and libraries that keep to themselves.
+
+    Args:
+        device: This rank's device.
+        peer_timeout: How long a rank waits for another before it gives up; by default as long as
+            PyTorch does.
+    """
     keep_freed_memory()
-    with _quiet_libraries(), _process_group(device):
+    with _quiet_libraries(), _process_group(device, peer_timeout):
         yield
 
 
@@ -78,14 +87,14 @@ def _quiet_libraries() -> Iterator[None]:
 
 
 @contextmanager
-def _process_group(device: torch.device) -> Iterator[None]:
+def _process_group(device: torch.device, timeout: timedelta | None) -> Iterator[None]:
     """Joins the ranks that torch elastic started, or makes a world of one."""
     if dist.is_initialized():
         yield
         return
     backend = communication_backend(device)
     if dist.is_torchelastic_launched():
-        dist.init_process_group(backend)
+        dist.init_process_group(backend, timeout=timeout)
     else:
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
     try:

@@ -10,12 +10,13 @@ import hashlib
 import ipaddress
 import json
 from datetime import date
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import ByteSize, Field, model_validator
 
 from models.config import EmbeddingTableSettings, ModelSettings, Settings, TrainingSettings
+from tasks.launch_settings import ClusterSettings, LaunchSettings, spread_over_ranks
 
 
 class TrackingSettings(Settings):
@@ -260,12 +261,21 @@ class PipelineConfig(Settings):
     """The two-tower model."""
     training: TrainingSettings = TrainingSettings()
     """The training of the candidate."""
+    launch: LaunchSettings = LaunchSettings()
+    """What starts the ranks of the training."""
+    cluster: ClusterSettings | None = None
+    """Another way to say `training.nproc`, `launch.nodes` and `training.table_ranks`."""
     baselines: tuple[Literal["popularity", "traditional"], ...] = ("popularity", "traditional")
     """Models trained beside the candidate on the same examples."""
     evaluation: EvaluationSettings = EvaluationSettings()
     """How models are measured."""
     gate: GateSettings = GateSettings()
     """When a candidate becomes champion."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _cluster_is_spread(cls, data: Any) -> Any:
+        return spread_over_ranks(data) if isinstance(data, dict) else data
 
     @model_validator(mode="after")
     def _references_exist(self) -> PipelineConfig:
@@ -293,6 +303,8 @@ class PipelineConfig(Settings):
             raise ValueError(
                 "training.loss.kind: ccl compares cosines: set model.similarity: cosine"
             )
+        if self.launch.kind == "dask" and self.dask.scheduler is None:
+            raise ValueError("launch.kind: dask needs the address of a scheduler: dask.scheduler")
         if "popularity" not in self.baselines and "popularity" in self.gate.against:
             raise ValueError("gate.against names popularity, which is not in baselines")
         if "traditional" not in self.baselines and "traditional" in self.gate.against:
@@ -329,7 +341,9 @@ class PipelineConfig(Settings):
 
     def digest(self) -> str:
         """Identity of what a run computes: addresses of services do not count."""
-        body = self.model_dump(mode="json", exclude={"lake", "dask", "tracking"})
+        body = self.model_dump(
+            mode="json", exclude={"lake", "dask", "launch", "cluster", "tracking"}
+        )
         return digest_of(body)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from types import UnionType
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 from pydantic import BaseModel
@@ -73,14 +74,17 @@ def reference(
             yield from reference(inner, f"{key}{suffix}.")
 
 
+_SUFFIXES = {dict: ".<name>", UnionType: ""}
+
+
 def _inner(annotation: Any) -> tuple[type[BaseModel] | None, str]:
     """The settings class inside an annotation and how its keys are reached."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation, ""
-    origin = getattr(annotation, "__origin__", None)
+    origin = get_origin(annotation)
     for argument in get_args(annotation):
         if isinstance(argument, type) and issubclass(argument, BaseModel):
-            return argument, ".<name>" if origin is dict else "[]"
+            return argument, _SUFFIXES.get(origin, "[]")
     return None, ""
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+import yaml
 
 from tasks.command_options import DEFAULT_CONFIG
 from tasks.config import PipelineConfig
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 DAG_ID = "daily_retrain"
 _OWN_CONFIG = Path("conf/own_data.yaml")
+_PIPELINES = Path("var/pipelines")
 _FIRST_DEMO_DAY = date(2026, 1, 1)
 # Days of synthetic logs before the first day that is trained and gated.
 _DEMO_HISTORY = 5
@@ -39,6 +42,9 @@ def demo_command(
         Path | None, typer.Option(help="YAML file that names the columns of --data.")
     ] = None,
     days: Annotated[int, typer.Option(min=1, help="How many of the newest days to run.")] = 3,
+    nodes: Annotated[
+        int, typer.Option(min=1, help="Train over so many Dask workers, started on this machine.")
+    ] = 1,
 ) -> None:
     """Start everything, run several days through Airflow, and print the comparison.
 
@@ -49,18 +55,55 @@ def demo_command(
     from tasks.local_stack.commands import show, up
     from tasks.local_stack.settings import settings_from_environment
 
-    path = _synthetic(days) if data is None else _ingested(data, mapping)
-    config = load_config(path)
-    chosen = _newest_days(config, days)
-    info = up(settings_from_environment(extra={"TAILTOWER_CONFIG": str(DEFAULT_CONFIG)}))
-    show(info)
-    with AirflowClient.of_stack(info) as airflow:
-        airflow.wait_for_dag(DAG_ID)
-        airflow.unpause(DAG_ID)
-        for day in chosen:
-            _run_day(airflow, path, config, day)
+    given = _synthetic(days) if data is None else _ingested(data, mapping)
+    with _over_nodes(given, nodes) as path:
+        config = load_config(path)
+        chosen = _newest_days(config, days)
+        info = up(settings_from_environment(extra={"TAILTOWER_CONFIG": str(DEFAULT_CONFIG)}))
+        show(info)
+        with AirflowClient.of_stack(info) as airflow:
+            airflow.wait_for_dag(DAG_ID)
+            airflow.unpause(DAG_ID)
+            for day in chosen:
+                _run_day(airflow, path, config, day)
     _print_results(config, chosen)
     show(info)
+
+
+@contextmanager
+def _over_nodes(path: Path, nodes: int) -> Iterator[Path]:
+    """The pipeline, with its training spread over workers that live as long as the context.
+
+    A pipeline of its own, by its name, so that its runs stand beside those on one node.
+    """
+    if nodes == 1:
+        yield path
+        return
+    from distributed import LocalCluster
+
+    name = f"{load_config(path).name}-{nodes}-nodes"
+    with LocalCluster(  # type: ignore[no-untyped-call]
+        n_workers=nodes,
+        threads_per_worker=1,
+        processes=True,
+        host="127.0.0.1",
+        dashboard_address="127.0.0.1:0",
+    ) as cluster:
+        config = load_config(
+            path,
+            [
+                f"name={name}",
+                f"dask.scheduler={cluster.scheduler_address}",
+                "launch.kind=dask",
+                f"launch.nodes={nodes}",
+            ],
+        )
+        own = _PIPELINES / f"{name}.yaml"
+        own.parent.mkdir(parents=True, exist_ok=True)
+        head = f"# Made from {path}, for workers that live as long as `tailtower demo --nodes`.\n"
+        own.write_text(head + yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+        log("dask", scheduler=cluster.scheduler_address, workers=nodes)
+        yield own
 
 
 def _synthetic(days: int) -> Path:

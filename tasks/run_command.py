@@ -16,6 +16,7 @@ from tasks.errors import ConfigError, PartitionMissingError
 from tasks.progress import log
 from tasks.run_spec import RunSpec, load_run_spec
 from tasks.steps import BY_NAME, RESOLVE, STEPS, execute
+from tasks.training_job import STATUS, job_name, job_status
 
 _STEP_HELP = ", ".join([RESOLVE.name, *BY_NAME])
 
@@ -86,7 +87,9 @@ def _patiently(spec: RunSpec, name: str, role: str | None, wait: int) -> None:
 
 
 def step_command(
-    name: Annotated[str, typer.Argument(help=f"One of: {_STEP_HELP}.")],
+    name: Annotated[
+        str, typer.Argument(help=f"One of: {_STEP_HELP}; or {STATUS}, how a training job stands.")
+    ],
     run_spec: Annotated[
         str | None, typer.Option(help="Location of run_spec.json; every step but resolve_run.")
     ] = None,
@@ -122,6 +125,13 @@ def step_command(
         return
     if run_spec is None:
         raise ConfigError(f"step '{name}' needs a run spec", fix="give --run-spec")
+    if name == STATUS:
+        if role is None:
+            raise ConfigError(f"'{STATUS}' is about one role", fix="give --role")
+        spec = load_run_spec(run_spec)
+        answer = {"job": job_name(spec.run_id, role), "status": job_status(spec, role).value}
+        print(json.dumps(answer))
+        return
     result = execute(load_run_spec(run_spec), name, role)
     print(result.model_dump_json())
 

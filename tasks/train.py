@@ -7,12 +7,11 @@ attempt meets them; when they are killed, the next attempt resumes from their la
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -23,12 +22,15 @@ from tasks import tracking, warm_start
 from tasks.config import digest_of
 from tasks.errors import DataError, TrainingError
 from tasks.lake import Output, Published
-from tasks.launch import JobStatus, LocalLauncher
+from tasks.launch import JobShape, JobStatus, Launcher
+from tasks.launch.choice import launcher_of, shape_of
+from tasks.launch.protocol import CHECKPOINTS, JOB
 from tasks.progress import Ticker, log, progress
 from tasks.run_spec import RunSpec, StepResult
 from tasks.serving.bundles import MODEL
 from tasks.tracking.pages import run_page
-from tasks.train_worker import ERROR, JOB, PROGRESS, TRACKING
+from tasks.train_worker import ERROR, PROGRESS, TRACKING
+from tasks.training_job import job_folder
 
 Kind = Literal["two_tower", "traditional", "popularity"]
 
@@ -73,7 +75,7 @@ def run(spec: RunSpec, role: str) -> StepResult:
                 output.meta["warm_start"] = earlier
             if weights is not None:
                 # The bundle has its own copy; checkpoints of a finished model serve nobody.
-                shutil.rmtree(weights.parent / "checkpoints", ignore_errors=True)
+                shutil.rmtree(weights.parent / CHECKPOINTS, ignore_errors=True)
 
         if kind == "two_tower" and weights is not None:
             # First, because a model that is there is not trained again.
@@ -103,11 +105,11 @@ def _train(
     spec: RunSpec, role: str, kind: Kind, examples: Published, child: str
 ) -> tuple[Path, dict[str, Any] | None]:
     """Runs the training job; returns the folder of the weights, and what they continue from."""
-    folder = spec.lake().local_path(f"checkpoints/{spec.run_id}/{role}")
+    folder = job_folder(spec, role)
     folder.mkdir(parents=True, exist_ok=True)
     job = job_of(spec, kind, examples, folder)
     if kind != "two_tower":
-        _run_job(spec, role, job, folder, child)
+        _run_job(spec, role, kind, job, folder, child)
         return Path(job.output_dir), None
     with warm_start.earlier_bundle(spec) as bundle:
         facts = None
@@ -117,7 +119,7 @@ def _train(
                 update={"warm_start": start, "since_us": warm_start.since_us(spec)}
             )
             _tell_of_warm_start(spec, child, facts)
-        _run_job(spec, role, job, folder, child)
+        _run_job(spec, role, kind, job, folder, child)
     return Path(job.output_dir), facts
 
 
@@ -134,26 +136,30 @@ def _tell_of_warm_start(spec: RunSpec, child: str, facts: dict[str, Any]) -> Non
     tracking.log_values(spec.config, child, metrics=numbers, tags=tags)
 
 
-def _run_job(spec: RunSpec, role: str, job: TrainJob, folder: Path, child: str) -> None:
+def _run_job(spec: RunSpec, role: str, kind: Kind, job: TrainJob, folder: Path, child: str) -> None:
     """Runs the training job to its end."""
     target = {"uri": tracking.tracking_uri(spec.config), "run_id": child, "role": role}
     (folder / TRACKING).write_text(json.dumps(target))
     (folder / ERROR).unlink(missing_ok=True)
-    launcher = LocalLauncher()
+    launcher = launcher_of(spec.config)
     if launcher.status(folder) is JobStatus.RUNNING:
         log("train.found", role=role, note="the job of an earlier attempt is still running")
     else:
         (folder / JOB).write_text(job.model_dump_json(indent=1))
-    log_start = launcher.logs(folder).stat().st_size if launcher.logs(folder).exists() else 0
-    nproc = job.training.nproc
-    threads = job.training.threads or max(1, (os.cpu_count() or 1) // nproc)
-    launcher.submit(folder, nproc, job.training.max_restarts, threads)
+    shown = {path: path.stat().st_size for path in launcher.logs(folder)}
     with _cancelled_by_sigterm(launcher, folder):
-        status = _follow(launcher, folder, log_start, role)
+        launcher.submit(folder, _shape(spec, kind))
+        status = _follow(launcher, folder, shown, role)
     if status is not JobStatus.SUCCEEDED:
-        raise _failure(launcher, folder, role)
+        raise _failure(launcher, folder, shown, role)
     traces = sorted((folder / TRACES).glob("trace-*"))
     tracking.log_artifact_files(spec.config, child, TRACES, traces)
+
+
+def _shape(spec: RunSpec, kind: Kind) -> JobShape:
+    shape = shape_of(spec.config)
+    # One process with dense gradients: what one would write by hand.
+    return shape.on_one_node() if kind == "traditional" else shape
 
 
 def job_of(spec: RunSpec, kind: Kind, examples: Published, folder: Path) -> TrainJob:
@@ -170,7 +176,6 @@ def job_of(spec: RunSpec, kind: Kind, examples: Published, folder: Path) -> Trai
     config = spec.config
     training = config.training
     if kind == "traditional":
-        # One process with dense gradients: what one would write by hand.
         training = training.model_copy(update={"nproc": 1})
     negatives = "uniform" if kind == "traditional" else training.loss.negatives
     train_files = sorted(path for path in examples.files() if "/train/" in path)
@@ -191,7 +196,7 @@ def job_of(spec: RunSpec, kind: Kind, examples: Published, folder: Path) -> Trai
         tables=tables,
         model=config.model,
         training=training,
-        checkpoint_dir=str(folder / "checkpoints"),
+        checkpoint_dir=str(folder / CHECKPOINTS),
         output_dir=str(folder / "weights"),
         digest=digest_of(
             [
@@ -203,6 +208,7 @@ def job_of(spec: RunSpec, kind: Kind, examples: Published, folder: Path) -> Trai
                 spec.warm_start if kind == "two_tower" else None,
             ]
         ),
+        peer_timeout_seconds=config.launch.peer_timeout_seconds,
     )
 
 
@@ -245,22 +251,30 @@ def _continued(spec: RunSpec, kind: Kind) -> str | None:
     return spec.warm_start.run_id
 
 
-def _follow(launcher: LocalLauncher, folder: Path, position: int, role: str) -> JobStatus:
-    """Shows the job's log as it grows, until the job ends."""
-    path = launcher.logs(folder)
+def _follow(launcher: Launcher, folder: Path, shown: Mapping[Path, int], role: str) -> JobStatus:
+    """Shows the job's logs as they grow, until the job ends.
+
+    Args:
+        launcher: What started the job.
+        folder: The job's folder.
+        shown: Bytes of each log that are not shown, because they were there before.
+        role: What is trained.
+    """
     status = JobStatus.RUNNING
-    rest = b""
+    position = dict(shown)
+    rest: dict[Path, bytes] = {}
     with progress(f"train {role}", total=1) as ticker:
         while status is JobStatus.RUNNING:
             time.sleep(_POLL_SECONDS)
             status = launcher.status(folder)
-            with path.open("rb") as stream:
-                stream.seek(position)
-                fresh = stream.read()
-            position += len(fresh)
-            *lines, rest = (rest + fresh).split(b"\n")
-            for line in lines:
-                _show(line.decode("utf-8", "replace"), ticker)
+            for path in launcher.logs(folder):
+                with path.open("rb") as stream:
+                    stream.seek(position.get(path, 0))
+                    fresh = stream.read()
+                position[path] = position.get(path, 0) + len(fresh)
+                *lines, rest[path] = (rest.get(path, b"") + fresh).split(b"\n")
+                for line in lines:
+                    _show(line.decode("utf-8", "replace"), ticker)
     return status
 
 
@@ -278,9 +292,15 @@ def _show(line: str, ticker: Ticker) -> None:
         log(event.pop("event"), **event)
 
 
-def _failure(launcher: LocalLauncher, folder: Path, role: str) -> DataError | TrainingError:
-    where = str(launcher.logs(folder))
-    lines = launcher.logs(folder).read_text(errors="replace").splitlines()
+def _failure(
+    launcher: Launcher, folder: Path, shown: Mapping[Path, int], role: str
+) -> DataError | TrainingError:
+    lines = []
+    for path in launcher.logs(folder):
+        with path.open("rb") as stream:
+            stream.seek(shown.get(path, 0))
+            lines += stream.read().decode("utf-8", "replace").splitlines()[-_TAIL_LINES:]
+    where = str(folder)
     if (folder / ERROR).exists():
         cause = json.loads((folder / ERROR).read_text())
         if cause["of_the_input"]:
@@ -299,7 +319,7 @@ def _failure(launcher: LocalLauncher, folder: Path, role: str) -> DataError | Tr
 
 
 @contextmanager
-def _cancelled_by_sigterm(launcher: LocalLauncher, folder: Path) -> Iterator[None]:
+def _cancelled_by_sigterm(launcher: Launcher, folder: Path) -> Iterator[None]:
     """Somebody who stops this step politely means the training, too."""
 
     def leave(_signal: int, _frame: FrameType | None) -> None:

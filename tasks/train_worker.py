@@ -5,22 +5,24 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from models.config import TrainJob
-from models.errors import ModelError
+from models.errors import FencedError, ModelError, TrainingStopped
 from models.trainer import train
 from tasks.progress import log
 from tasks.tracking import MetricLogger
 
-JOB = "job.json"
 TRACKING = "tracking.json"
 ERROR = "error.json"
 PROGRESS = "train.progress"
 """Event of the log lines that say how far the job is."""
+_OF_THE_MACHINES = (FencedError, TrainingStopped)
+"""Errors that say nothing about the job itself."""
 
 
 class _Sink:
@@ -71,15 +73,28 @@ def main() -> int:
         with MetricLogger(target["uri"], target["run_id"]) as logger:
             train(job, _Sink(target["role"], logger))
     except Exception as error:
-        # For the step that waits for this job; torchrun's own report hides the cause.
-        cause = {
-            "what": str(error) or type(error).__name__,
-            "trace": traceback.format_exc(),
-            "of_the_input": isinstance(error, ModelError),
-        }
-        (path.parent / ERROR).write_text(json.dumps(cause))
-        raise
+        leave(error, path.parent / ERROR)
     return 0
+
+
+def leave(error: Exception, file: Path) -> NoReturn:
+    """Writes down, for the step that waits for the job, what went wrong, and ends the process.
+
+    Args:
+        error: What ended the training on this rank.
+        file: Where it is written.
+    """
+    of_the_input = isinstance(error, ModelError) and not isinstance(error, _OF_THE_MACHINES)
+    # Ranks that lose the one that failed fail as well, later, and know nothing of the cause.
+    if of_the_input or not file.exists():
+        what = str(error) or type(error).__name__
+        trace = traceback.format_exc()
+        file.write_text(json.dumps({"what": what, "trace": trace, "of_the_input": of_the_input}))
+    traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # An exit in good order would wait for a checkpoint that waits for ranks which are gone.
+    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 from airflow.sdk import (
@@ -18,8 +19,10 @@ from airflow.sdk import (
     BaseSensorOperator,
     Context,
     PokeReturnValue,
+    ResumableJobMixin,
 )
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from pydantic import JsonValue
 
 from dags.operators.links import EVENT as LINKS_EVENT
 from dags.operators.links import (
@@ -37,6 +40,7 @@ from dags.trigger_form import overrides
 from tasks.steps import RESOLVE
 
 _MANUAL = "manual"
+_JOB_STATUS = "job_status"
 
 _FOR_PEOPLE = {"decision", "reason"}
 """Facts that get an XCom of their own, so that people find them at a glance."""
@@ -146,6 +150,10 @@ class StepOperator(_RunsStep):
             AirflowFailException: It failed in a way that comes again.
             AirflowException: It failed in a way that may go away.
         """
+        return self.run_step(context)
+
+    def run_step(self, context: Context) -> dict[str, Any]:
+        """See `execute`."""
         ended = self.run_process(context, _step_arguments(self.step, self.run_spec, self.role))
         result = _require_result(self.step, ended)
         for key in _FOR_PEOPLE & result.get("facts", {}).keys():
@@ -159,14 +167,58 @@ class ValidateOperator(StepOperator):
     operator_extra_links = (DataDocsLink(),)
 
 
-class TrainOperator(StepOperator):
-    """Trains the model of one role.
+class TrainOperator(ResumableJobMixin, StepOperator):
+    """Trains the model of one role, in a job that outlives the task.
 
-    The step starts the training in a session of its own and follows it; a retry finds the
-    training that its predecessor left.
+    The step starts the ranks outside its own process group and follows them. The job's name
+    follows from run and role alone and is stored before anything is started, so that there is no
+    moment in which ranks run that nobody knows of: a retry after a kill, and a task that was
+    cleared, find the job, and go on with it whatever state it is in. Stopping the task politely
+    (`on_kill`) ends the job on every host.
     """
 
     operator_extra_links = (MlflowRunLink(),)
+    external_id_key = "training_job"
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._result: dict[str, Any] | None = None
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Trains; the result and the errors are those of `StepOperator.execute`."""
+        result: dict[str, Any] = self.execute_resumable(context)
+        return result
+
+    def submit_job(self, context: Context) -> str:
+        """The job's name. The step starts the job, unless it finds it running."""
+        return f"{PurePosixPath(self.run_spec).parent.name}/{self.role}"
+
+    def get_job_status(self, external_id: JsonValue, context: Context) -> str:
+        """How the job stands, from its launcher."""
+        ended = self.run_process(context, _step_arguments(_JOB_STATUS, self.run_spec, self.role))
+        return str(_require_result(_JOB_STATUS, ended)["status"])
+
+    def is_job_active(self, status: str) -> bool:
+        """Whether ranks are at work."""
+        return status == "running"
+
+    def is_job_succeeded(self, status: str) -> bool:
+        """Whether the weights are there."""
+        return status == "succeeded"
+
+    def poll_until_complete(  # type: ignore[override]
+        self, external_id: JsonValue, context: Context
+    ) -> dict[str, Any]:
+        """Follows the job to its end, and publishes what it has trained.
+
+        The mixin makes what this returns the task's result when it found the job at work.
+        """
+        self._result = self.run_step(context)
+        return self._result
+
+    def get_job_result(self, external_id: JsonValue, context: Context) -> dict[str, Any]:
+        """The step's result."""
+        return self._result if self._result is not None else self.run_step(context)
 
 
 class CompareOperator(StepOperator):

@@ -172,17 +172,23 @@ def test_initial_weights_are_not_what_is_compared(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.integration
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("sharding", ["table_wise", "row_wise", "column_wise", "mixed"])
+@pytest.mark.parametrize(
+    "sharding", ["table_wise", "row_wise", "column_wise", "mixed", "first_rank"]
+)
 def test_two_ranks_equal_plain_pytorch(tmp_path: Path, sharding: str) -> None:
     job = _small_job(tmp_path)
-    ways = dict.fromkeys(job.tables, sharding)
+    ways = dict.fromkeys(job.tables, "auto" if sharding == "first_rank" else sharding)
     if sharding == "mixed":
         ways = {"user": "row_wise", "item": "table_wise", "tag": "data_parallel"}
     tables = {
         name: table.model_copy(update={"sharding": ways[name]})
         for name, table in job.tables.items()
     }
-    job = job.model_copy(update={"tables": tables})
+    if sharding == "first_rank":
+        training = job.training.model_copy(update={"table_ranks": 1})
+        job = job.model_copy(update={"training": training})
+    else:
+        job = job.model_copy(update={"tables": tables})
     summary = run(job, tmp_path / "run", ranks=2)
     assert summary["world_size"] == 2
     assert _largest_difference(job) < 1e-5

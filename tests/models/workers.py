@@ -43,7 +43,9 @@ def finish(process: subprocess.Popen[str], folder: Path, timeout: float = 300) -
     output, _ = process.communicate(timeout=timeout)
     assert process.returncode == 0, (folder / "stderr.txt").read_text()[-4000:]
     summaries = [line for line in output.splitlines() if line.startswith('{"summary"')]
-    result: dict[str, Any] = json.loads(summaries[0])["summary"]
+    # Ranks print at the same time, and two summaries may share a line.
+    first, _ = json.JSONDecoder().raw_decode(summaries[0])
+    result: dict[str, Any] = first["summary"]
     return result
 
 

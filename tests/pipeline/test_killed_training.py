@@ -14,7 +14,7 @@ import yaml
 
 from tasks.demo_command import DAG_ID
 from tasks.errors import TrainingError
-from tasks.launch.local import job_processes
+from tasks.launch.supervised import job_processes
 from tasks.local_stack import commands
 from tasks.local_stack.airflow_client import AirflowClient
 from tasks.local_stack.settings import StackSettings

@@ -4,6 +4,7 @@ import textwrap
 
 import pytest
 
+from tasks.config import PipelineConfig
 from tasks.config_file import load_config, load_yaml
 from tasks.errors import ConfigError
 from tasks.version import PROJECT_ROOT
@@ -158,3 +159,60 @@ def test_a_loss_of_cosines_needs_cosines(write):
     assert load_config(path).training.loss.kind == "ccl"
     with pytest.raises(ConfigError, match=r"set model\.similarity: cosine"):
         load_config(path, ["model.similarity=dot"])
+
+
+SCHEDULER = "dask: {scheduler: 'tls://scheduler:8786'}\n"
+
+
+def ranks(config):
+    return config.training.nproc, config.launch.nodes, config.training.table_ranks
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", (1, "1", None)),
+        ("cluster: {worker_num: 4}\n", (4, "1", None)),
+        ("cluster: {worker_num: 4, ps_num: 2}\n", (4, "1", 2)),
+        (SCHEDULER + "launch: {kind: dask, nodes: 2}\n", (1, "2", None)),
+        (SCHEDULER + "launch: {kind: dask}\ncluster: {worker_num: 4}\n", (1, "4", None)),
+        (
+            SCHEDULER + "launch: {kind: dask}\ncluster: {worker_num: 4}\ntraining: {nproc: 2}\n",
+            (2, "2", None),
+        ),
+    ],
+)
+def test_workers_of_a_parameter_server_are_ranks(write, text, expected):
+    config = load_config(write(GOOD + text))
+    assert ranks(config) == expected
+    # What was read once and written out says the same again.
+    assert PipelineConfig.model_validate(config.model_dump(mode="json")) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("cluster: {worker_num: 2, ps_num: 3}\n", "ps_num: tables are spread over ranks"),
+        ("cluster: {worker_num: 2}\ntraining: {nproc: 3}\n", "training.nproc: 3 contradicts"),
+        ("cluster: {worker_num: 2, ps: 1}\n", "unknown key 'ps'"),
+        ("cluster: {worker_num: none}\n", "cluster.worker_num"),
+        (
+            SCHEDULER + "launch: {kind: dask}\ncluster: {worker_num: 3}\ntraining: {nproc: 2}\n",
+            "3 ranks do not fill nodes of training.nproc: 2",
+        ),
+        ("launch: {nodes: 2}\n", "kind local has one node"),
+        ("launch: {kind: dask, nodes: 2}\n", "needs the address of a scheduler"),
+        (SCHEDULER + "launch: {kind: dask, nodes: '3:2'}\n", "no number of nodes"),
+        (SCHEDULER + "launch: {kind: dask, nodes: many}\n", "no number of nodes"),
+    ],
+)
+def test_ranks_that_do_not_add_up_are_refused(write, text, words):
+    with pytest.raises(ConfigError, match=words):
+        load_config(write(GOOD + text))
+
+
+def test_how_ranks_are_started_does_not_change_what_a_run_computes(write):
+    plain = load_config(write(GOOD))
+    on_dask = load_config(write(GOOD + SCHEDULER + "launch: {kind: dask, nodes: '1:4'}\n"))
+    assert (on_dask.launch.min_nodes, on_dask.launch.max_nodes) == (1, 4)
+    assert on_dask.digest() == plain.digest()

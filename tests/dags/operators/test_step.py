@@ -38,6 +38,7 @@ class FakeTask:
 
     def __init__(self) -> None:
         self.xcoms: dict[str, Any] = {}
+        self.stats_tags: dict[str, str] = {}
 
     def xcom_push(self, key: str, value: Any) -> None:
         self.xcoms[key] = value
@@ -163,6 +164,41 @@ def test_a_link_works_while_the_step_runs(shell, tmp_path: Path):
     link = TrainOperator.operator_extra_links[0]
     attempt = TaskInstanceKey("daily_retrain", "train", "run")
     assert link.get_link(operator, ti_key=attempt) == "http://127.0.0.1:5000/#/runs/1"
+
+
+def train() -> TrainOperator:
+    spec = "/lake/runs/2026-03-09-abc/run_spec.json"
+    return TrainOperator(task_id="train", step="train", run_spec=spec, role="candidate")
+
+
+def with_store(**stored: str) -> dict[str, Any]:
+    """A task's context with what an earlier attempt of it left."""
+    store = dict(stored)
+    keeper = SimpleNamespace(get=store.get, set=store.__setitem__, content=store)
+    return context() | {"task_state_store": keeper}
+
+
+def test_the_name_of_a_training_job_is_known_before_the_job_is_started(shell, tmp_path: Path):
+    shell("exit 17")
+    given = with_store()
+    with pytest.raises(AirflowException, match="TrainingError"):
+        run(train(), given)
+    assert given["task_state_store"].content == {"training_job": "2026-03-09-abc/candidate"}
+
+
+@pytest.mark.parametrize("status", ["running", "succeeded", "failed", "absent"])
+def test_a_retry_asks_for_its_job_and_ends_with_the_result(shell, tmp_path: Path, status: str):
+    calls = tmp_path / "calls"
+    shell(f"""
+        echo "$3" >> {calls}
+        case "$3" in
+            job_status) echo '{{"job": "checkpoints/x/candidate", "status": "{status}"}}' ;;
+            train) echo '{{"step": "train.candidate", "facts": {{"parameters": 7}}}}' ;;
+        esac
+    """)
+    given = with_store(training_job="2026-03-09-abc/candidate")
+    assert run(train(), given)["facts"] == {"parameters": 7}
+    assert calls.read_text().split() == ["job_status", "train"]
 
 
 def test_lines_with_the_logs_own_words_do_not_break_it(shell):

@@ -10,12 +10,13 @@ import time
 import psutil
 import pytest
 
-from tasks.launch import JobStatus, LocalLauncher
-from tasks.launch.local import job_processes
+from tasks.launch import JobShape, JobStatus, LocalLauncher
+from tasks.launch.supervised import job_processes
 from tasks.version import PROJECT_ROOT
 
 pytestmark = pytest.mark.faults
 LAUNCHER = LocalLauncher("tests.tasks.launch.dummy_worker")
+ONE, TWO = JobShape(ranks_per_node=1), JobShape(ranks_per_node=2)
 
 
 @pytest.fixture
@@ -44,17 +45,17 @@ def _ranks(folder):
 def test_end_of_a_job_is_known_to_every_caller(job, code, status):
     folder = job(exit=code)
     assert LAUNCHER.status(folder) is JobStatus.ABSENT
-    LAUNCHER.submit(folder, 1, 0, 1)
+    LAUNCHER.submit(folder, ONE)
     assert LAUNCHER.status(folder) is JobStatus.RUNNING
     _wait(lambda: LAUNCHER.status(folder) is not JobStatus.RUNNING)
     assert LAUNCHER.status(folder) is status
-    assert LAUNCHER.logs(folder).exists()
+    assert [path.name for path in LAUNCHER.logs(folder)] == ["train.log"]
 
 
 def test_second_submission_meets_the_first_job(job):
     folder = job(hold=True)
     for _ in range(3):
-        LAUNCHER.submit(folder, 2, 0, 1)
+        LAUNCHER.submit(folder, TWO)
     _wait(lambda: len(_ranks(folder)) == 2)
     (folder / "go").touch()
     _wait(lambda: LAUNCHER.status(folder) is JobStatus.SUCCEEDED)
@@ -64,8 +65,10 @@ def test_second_submission_meets_the_first_job(job):
 def test_job_outlives_the_killed_process_group_of_its_caller(job):
     folder = job(hold=True)
     script = (
-        "import sys, time; from pathlib import Path; from tasks.launch import LocalLauncher\n"
-        "LocalLauncher('tests.tasks.launch.dummy_worker').submit(Path(sys.argv[1]), 1, 0, 1)\n"
+        "import sys, time; from pathlib import Path\n"
+        "from tasks.launch import JobShape, LocalLauncher\n"
+        "launcher = LocalLauncher('tests.tasks.launch.dummy_worker')\n"
+        "launcher.submit(Path(sys.argv[1]), JobShape())\n"
         "print('submitted', flush=True); time.sleep(60)"
     )
     caller = subprocess.Popen(
@@ -87,9 +90,9 @@ def test_job_outlives_the_killed_process_group_of_its_caller(job):
 
 @pytest.mark.parametrize("deaf", [False, True])
 def test_cancel_leaves_no_process(job, deaf, monkeypatch):
-    monkeypatch.setattr("tasks.launch.local._GRACE_SECONDS", 2.0)
+    monkeypatch.setattr("tasks.launch.supervised._GRACE_SECONDS", 2.0)
     folder = job(hold=True, deaf=deaf)
-    LAUNCHER.submit(folder, 2, 0, 1)
+    LAUNCHER.submit(folder, TWO)
     _wait(lambda: len(_ranks(folder)) == 2)
     LAUNCHER.cancel(folder)
     assert job_processes(folder) == []
@@ -99,7 +102,7 @@ def test_cancel_leaves_no_process(job, deaf, monkeypatch):
 
 def test_ranks_left_by_a_killed_agent_are_ended_before_the_next_start(job):
     folder = job(hold=True)
-    LAUNCHER.submit(folder, 1, 0, 1)
+    LAUNCHER.submit(folder, ONE)
     _wait(lambda: _ranks(folder))
     (rank,) = _ranks(folder)
     for pid in job_processes(folder):
@@ -107,6 +110,6 @@ def test_ranks_left_by_a_killed_agent_are_ended_before_the_next_start(job):
             os.kill(pid, signal.SIGKILL)
     _wait(lambda: LAUNCHER.status(folder) is JobStatus.FAILED)
     assert psutil.pid_exists(rank)
-    LAUNCHER.submit(folder, 1, 0, 1)
+    LAUNCHER.submit(folder, ONE)
     assert not psutil.pid_exists(rank)
     _wait(lambda: len(_ranks(folder)) == 2)

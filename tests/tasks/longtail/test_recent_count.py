@@ -25,7 +25,7 @@ def test_recent_counts_equal_a_loop_over_the_log_in_any_parts(tmp_path, monkeypa
         monkeypatch.setattr(build_examples, "PART_BYTES", 30 * build_examples._ROW_BYTES)
     assert spec.output("examples", "examples").manifest.meta["parts"] > 1
     assert found[0].equals(found[1])
-    expected = {}
+    expected: dict[str, float] = {}
     for _, item, time in world.train:
         days = (at(4) - time).total_seconds() / 86_400
         expected[item] = expected.get(item, 0.0) + 0.5 ** (days / HALF_LIFE)
