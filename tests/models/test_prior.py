@@ -42,10 +42,8 @@ def test_scores_are_those_of_bayes_rule():
 
 def test_an_item_twice_as_popular_wins_between_equals():
     model = model_of({"half_life_days": None})
-    items = torch.ones(2, 4)
-    scores = (
-        with_constant(torch.ones(1, 4), model) @ with_prior(items, counted([3, 1]), model).T
-    )
+    items = with_prior(torch.ones(2, 4), counted([3, 1]), model)
+    scores = with_constant(torch.ones(1, 4), model) @ items.T
     assert float(scores[0, 0] - scores[0, 1]) == pytest.approx(0.2 * math.log(2), rel=1e-5)
 
 
