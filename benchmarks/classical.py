@@ -7,7 +7,7 @@ of every user that are not in it, as `top_k` of the product does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from torch import Tensor
 from models.jagged import Jagged
 from models.retrieval import top_k
 
-Matrix = sparse.csr_matrix
+Matrix: TypeAlias = sparse.csr_matrix
 _BLOCK = 512
 
 

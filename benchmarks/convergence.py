@@ -19,8 +19,9 @@ from benchmarks.gowalla import HELD_OUT, HELD_OUT_SEED
 from benchmarks.options import cache_folder
 from benchmarks.quality_run import Observed, prepare, say
 from benchmarks.rating_logs import gowalla
+from tasks.train import Kind
 
-CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
+CONTENDERS: dict[str, tuple[Kind, dict[str, Any]]] = {
     "ours": ("two_tower", {}),
     "traditional": ("traditional", {}),
     "without logQ": ("two_tower", {"training.loss.logq": "off"}),
@@ -64,7 +65,7 @@ def summarise(curves: dict[str, list[Curve]], target: float) -> dict[str, Any]:
     A contender that does not reach the target took at least as long as it was watched.
     """
     report: dict[str, Any] = {"target": target, "contenders": {}}
-    times = {}
+    times: dict[str, list[float]] = {}
     for name, of_seeds in curves.items():
         reached = [time_to(curve, target) for curve in of_seeds]
         times[name] = [
@@ -78,9 +79,9 @@ def summarise(curves: dict[str, list[Curve]], target: float) -> dict[str, Any]:
             "curves": of_seeds,
         }
     ours = times.get("ours", [])
-    for name, of_seeds in times.items():
+    for name, seconds in times.items():
         if name != "ours" and ours:
-            ratios = [mine / theirs for mine, theirs in zip(ours, of_seeds, strict=True)]
+            ratios = [mine / theirs for mine, theirs in zip(ours, seconds, strict=True)]
             report["contenders"][name]["ratio"] = round(statistics.median(ratios), 3)
     if "traditional" in times and ours:
         report["time_to_quality_ratio"] = report["contenders"]["traditional"]["ratio"]

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ from tasks.resolve_run import resolve
 from tasks.run_spec import RunSpec
 from tasks.serving.bundles import bundle_folder, trained_model
 from tasks.steps import execute
-from tasks.train import job_of
+from tasks.train import Kind, job_of
 
 RECIPE = Path(__file__).parents[1] / "conf" / "quality.yaml"
 DATA_STEPS = ("await_partition", "validate", "count", "vocabulary", "examples")
@@ -55,7 +56,8 @@ _USER_BLOCK = 2048
 def write_log(lake: Path, log: RatingLog) -> None:
     """Writes a data set's raw days, once."""
     days = log.events.with_columns(day=pl.col("timestamp").dt.date())
-    for (day,), events in days.partition_by("day", as_dict=True, include_key=False).items():
+    for key, events in days.partition_by("day", as_dict=True, include_key=False).items():
+        day: date = key[0]
         _write_day(lake / "raw" / "interactions" / f"dt={day}", events)
     if log.items is not None:
         _write_day(lake / "raw" / "items" / f"dt={days['day'].min()}", log.items)
@@ -168,7 +170,7 @@ def measured(spec: RunSpec, role: str = "candidate", new_items: bool = False) ->
     """Trains a model of a run by the product's step, and measures what it published."""
     execute(spec, "train", role)
     recommender = Recommender.load(bundle_folder(spec.lake(), trained_model(spec, role)))
-    found = {}
+    found: dict[str, float] = {}
     for every in (False, True) if new_items else (False,):
         test = TestUsers.of(spec, new_items=every)
         inputs = recommender.inputs(test.rows)
@@ -187,7 +189,7 @@ class Observed:
         folder: Where the training may write.
     """
 
-    def __init__(self, spec: RunSpec, kind: str, folder: Path) -> None:
+    def __init__(self, spec: RunSpec, kind: Kind, folder: Path) -> None:
         self._test = TestUsers.of(spec)
         self._job: TrainJob = job_of(spec, kind, spec.output("examples", "examples"), folder)
         self._corpus = Corpus.from_parquet(

@@ -76,7 +76,7 @@ def main(argv: list[str] | None = None) -> None:
                 spec, metrics = two_tower(folder, name, seed)
                 seeds.append(metrics)
                 say(f"{name}, seed {seed}: {[round(metrics[m], 4) for m in _METRICS]}")
-            found = {"two_tower": over_seeds(seeds), "references": references(spec)}
+            found: dict[str, Any] = {"two_tower": over_seeds(seeds), "references": references(spec)}
             found["published"] = PUBLISHED[name]
             for metric in _METRICS:
                 best = max((of[metric], reference) for reference, of in found["references"].items())
