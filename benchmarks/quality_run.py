@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -55,12 +54,12 @@ _USER_BLOCK = 2048
 
 def write_log(lake: Path, log: RatingLog) -> None:
     """Writes a data set's raw days, once."""
-    days = log.events.with_columns(day=pl.col("timestamp").dt.date())
-    for key, events in days.partition_by("day", as_dict=True, include_key=False).items():
-        day: date = key[0]
-        _write_day(lake / "raw" / "interactions" / f"dt={day}", events)
+    days = log.events.with_columns(day=pl.col("timestamp").dt.date().cast(pl.String))
+    for events in days.partition_by("day"):
+        folder = lake / "raw" / "interactions" / f"dt={events['day'][0]}"
+        _write_day(folder, events.drop("day"))
     if log.items is not None:
-        _write_day(lake / "raw" / "items" / f"dt={days['day'].min()}", log.items)
+        _write_day(lake / "raw" / "items" / f"dt={min(days['day'])}", log.items)
 
 
 def _write_day(folder: Path, rows: pl.DataFrame) -> None:
