@@ -9,6 +9,8 @@ import pytest
 
 from tasks.errors import DataError
 from tasks.longtail import build_examples
+from tasks.longtail.count_plan import first_test_day
+from tasks.resolve_run import _split
 from tests.tasks.longtail.raw_lake import (
     at,
     day_of,
@@ -132,3 +134,12 @@ def test_a_split_of_the_days_does_not_share_counts_with_one_of_the_rows(tmp_path
     total = sum(by_day["count"].to_pylist())
     assert total == 400
     assert sum(by_row["count"].to_pylist()) < total
+
+
+def test_every_day_of_the_window_is_trained_on_and_tested_on(tmp_path):
+    config = split_spec(tmp_path, window_days=3, allow_gaps=True).config
+    present = [day_of(n) for n in (1, 2, 3, 5)]
+    days = (day_of(3), day_of(5))
+    assert _split(config, day_of(5), present) == (days, days)
+    spec = split_spec(tmp_path)
+    assert first_test_day(spec) == day_of(2)
