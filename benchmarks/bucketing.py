@@ -1,4 +1,4 @@
-"""Recall against bytes: which IDs should own a row of an embedding table?
+"""Recall against bytes: the ways to give IDs rows of an embedding table.
 
     python -m benchmarks.bucketing [--data NAME …] [--shares 0.1] [--seeds 3] [--figure FILE.svg]
 

@@ -57,7 +57,6 @@ def test_keys_are_taken_from_their_sizes():
         "ratio_vs_traditional_5m": 40.0,
         "ratio_vs_bare_fbgemm": 1.1,
         "roofline": 0.8,
-        "rows_growth": 1.1,
     }
 
 
