@@ -23,6 +23,7 @@ import yaml
 from torch import Tensor
 
 from benchmarks.rating_logs import RatingLog
+from benchmarks.silent import Silent
 from models.batch import UserInputs
 from models.bundle import Recommender
 from models.config import TrainJob
@@ -204,7 +205,7 @@ class Observed:
             trainer = (
                 TraditionalTraining if self._job.kind == "traditional" else DistributedTraining
             )
-            training = trainer(self._job, _Silent(), device)
+            training = trainer(self._job, Silent(), device)
             epoch = training.steps_per_epoch
             total = epoch * self._job.training.epochs
             done = 0
@@ -230,17 +231,6 @@ class Observed:
         items = with_prior(items, self._corpus, trained.model)
         vectors = with_constant(torch.cat(blocks), trained.model)
         return self._test.metrics(self._test.best(vectors, items, users.seen))
-
-
-class _Silent:
-    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        pass
-
-    def log_text(self, name: str, text: str) -> None:
-        pass
-
-    def progress(self, done: int, total: int, message: str) -> None:
-        pass
 
 
 @contextmanager

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.measure import serve
+from benchmarks.silent import Silent
 from benchmarks.slow_store import register
 from models.candidates import Candidates, Positives, merge_draws
 from models.config import TrainJob
@@ -45,7 +46,7 @@ def tailtower(job: TrainJob) -> Iterator[Work]:
     from models.trainer import training_environment
 
     with training_environment(CPU):
-        training = DistributedTraining(job, _Silent(), CPU)
+        training = DistributedTraining(job, Silent(), CPU)
 
         def work(_: dict[str, Any]) -> dict[str, Any]:
             summary = training.fit(StopRequest())
@@ -309,19 +310,6 @@ RIVALS: dict[str, Callable[[TrainJob], Work]] = {
     "fused_adam": fused_adam,
     "products": products,
 }
-
-
-class _Silent:
-    """Nobody listens to the reports."""
-
-    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        pass
-
-    def log_text(self, name: str, text: str) -> None:
-        pass
-
-    def progress(self, done: int, total: int, message: str) -> None:
-        pass
 
 
 def main() -> None:
