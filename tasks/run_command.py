@@ -121,7 +121,7 @@ def step_command(
     settings: SetOption = None,
     force: ForceOption = False,
 ) -> None:
-    """Run one step; the last line on standard output is its result as JSON.
+    """Run one step; the last line on standard output is its result as JSON, with its `seconds`.
 
     resolve_run makes the run spec that all other steps read:
     `tailtower step resolve_run --config conf/demo.yaml --day 2026-01-08`.
@@ -129,6 +129,7 @@ def step_command(
     if name == RESOLVE.name:
         from tasks.resolve_run import resolve
 
+        started = time.monotonic()
         loaded = load_config(config, settings or ())
         spec = resolve(loaded, parse_day(day) if day else None, force=force)
         answer = {
@@ -138,6 +139,7 @@ def step_command(
             "roles": list(spec.config.roles),
             "window": [spec.train_days[0].isoformat(), spec.train_days[-1].isoformat()],
             "mlflow_run_id": spec.mlflow_run_id,
+            "seconds": round(time.monotonic() - started, 3),
         }
         print(json.dumps(answer))
         return
@@ -155,8 +157,10 @@ def step_command(
 
         print(json.dumps({"ended": reconcile(load_run_spec(run_spec))}))
         return
+    started = time.monotonic()
     result = execute(load_run_spec(run_spec), name, role)
-    print(result.model_dump_json())
+    own = {"seconds": round(time.monotonic() - started, 3)}
+    print(json.dumps({**result.model_dump(mode="json"), **own}))
 
 
 def parse_day(text: str) -> date:

@@ -134,7 +134,7 @@ class ResolveRunOperator(ProcessTask):
     """First step: fixes the run from its day, the trigger form and the pipeline file.
 
     Its return value is the list of roles, because Airflow maps tasks over return values only;
-    `run_spec`, `run_id`, `day` and `window` are XComs of those names.
+    `run_spec`, `run_id`, `day`, `window` and `seconds` are XComs of those names.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -158,7 +158,7 @@ class ResolveRunOperator(ProcessTask):
             # A schedule that outlives its data would turn red every night and hide real failures.
             raise AirflowSkipException("\n".join(ended.last_lines))
         result = require_result(RESOLVE.name, ended)
-        for key in ("run_spec", "run_id", "day", "window"):
+        for key in ("run_spec", "run_id", "day", "window", "seconds"):
             if key in result:
                 context["ti"].xcom_push(key=key, value=result[key])
         self.log.info("run", **log_facts(result))
