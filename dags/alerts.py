@@ -22,7 +22,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-from airflow.sdk import BaseNotifier, Context, DeadlineAlert, DeadlineReference, SyncCallback
+from airflow.sdk import (  # type: ignore[attr-defined]  # its type stub does not name them
+    BaseNotifier,
+    Context,
+    DeadlineAlert,
+    DeadlineReference,
+    SyncCallback,
+)
 
 from dags.settings import deadline_hours
 

@@ -40,6 +40,8 @@ class ApproveOperator(StepOperator, HITLOperator):
     REJECT = "Reject"
 
     def __init__(self, *, decision: str, proposal: str, **kwargs: Any) -> None:
+        # The DAG's own form comes along; Airflow adds it again below, apart from the question's.
+        kwargs.pop("params", None)
         super().__init__(
             subject="Is this model to be served?",
             body=proposal,

@@ -123,7 +123,8 @@ def test_mail_goes_through_the_connection(
     ((_, mail),) = post_office.got
     assert (mail["To"], mail["From"]) == ("team@example.org", "air@example.org")
     assert mail["Subject"] == "daily_retrain: train failed (manual__1)"
-    assert "it &lt;broke&gt;" in str(mail.get_payload()[0])
+    (text,) = mail.get_payload()
+    assert b"it &lt;broke&gt;" in text.get_payload(decode=True)
 
 
 @pytest.mark.faults

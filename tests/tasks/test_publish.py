@@ -94,13 +94,13 @@ def test_nothing_is_published_for_a_rejected_model(
     two_days: TwoDays, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = two_days.first
-    gate = spec.require("gate")
-    rejected = gate.model_copy(
-        update={"facts": {**gate.facts, "promoted": False, "decision": "rejected"}}
+    decided = spec.require("approve")
+    rejected = decided.model_copy(
+        update={"facts": {**decided.facts, "promoted": False, "decision": "rejected"}}
     )
     require = type(spec).require
     monkeypatch.setattr(
-        type(spec), "require", lambda s, name: rejected if name == "gate" else require(s, name)
+        type(spec), "require", lambda s, name: rejected if name == "approve" else require(s, name)
     )
     before = spec.lake().read_text(POINTER)
     result = rerun(spec, "publish")

@@ -255,13 +255,14 @@ def test_the_answer_reaches_the_step(shell, tmp_path: Path, chosen: str, user: A
         [ "$3" = approve ] && echo '{{"facts": {{"decision": "x"}}}}'
         exit 0
     """)
+    given: Any = context()
     event = {
         "chosen_options": [chosen],
         "params_input": {"reason": "fine"},
         "responded_at": datetime(2026, 3, 10, tzinfo=UTC),
         "responded_by_user": user,
     }
-    result = approve("proposed").execute_complete(context(), event)
+    result = approve("proposed").execute_complete(given, event)
     assert result["facts"] == {"decision": "x"}
     assert calls.read_text().splitlines() == [
         " ".join(["-m tasks.cli answer", SPEC, *told, "--reason fine --only-record"]),
