@@ -17,7 +17,7 @@ from tasks.config import PipelineConfig
 from tasks.errors import ConfigError
 from tasks.evaluation.stored_runs import find_model
 from tasks.lake import Lake
-from tasks.publish import POINTER, read_pointer
+from tasks.promotion import POINTER, read_pointer
 from tasks.serving.bundles import bundle_folder, champion_folder, trained_model
 from tasks.serving.by_id import ITEM_SOURCE, USER_SOURCE, RecommenderById
 
