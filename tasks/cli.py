@@ -28,6 +28,7 @@ from tasks.progress import console, quiet_libraries
 from tasks.recommend_command import recommend_command
 from tasks.rollback_command import rollback_command
 from tasks.run_command import run_command, step_command
+from tasks.serve_command import serve_command
 from tasks.version import code_version
 
 app = typer.Typer(
@@ -43,6 +44,7 @@ app.command("compare", rich_help_panel="Runs")(compare_command)
 app.command("answer", rich_help_panel="Runs")(answer_command)
 app.command("rollback", rich_help_panel="Runs")(rollback_command)
 app.command("recommend", rich_help_panel="Runs")(recommend_command)
+app.command("serve", rich_help_panel="Runs")(serve_command)
 app.command("export-items", rich_help_panel="Runs")(export_items_command)
 app.command("profile", rich_help_panel="Runs")(profile_command)
 app.command("ingest", rich_help_panel="Data")(ingest_command)
