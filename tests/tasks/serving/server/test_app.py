@@ -3,13 +3,16 @@ takes over without a failed request."""
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-from fastapi.testclient import TestClient
+import uvicorn
 
 from tasks.errors import ConfigError
 from tasks.promotion import POINTER
@@ -21,9 +24,37 @@ from tasks.serving.server.champion_watch import ChampionWatch
 from tests.tasks.small_runs import TwoDays, make_config, make_two_days
 
 
+@contextmanager
+def _serving(watch: ChampionWatch) -> Iterator[httpx.Client]:
+    """A client of a real server on a free port."""
+    server = uvicorn.Server(uvicorn.Config(create_app(watch), log_level="warning"))
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        thread = threading.Thread(target=server.run, args=([listening],))
+        thread.start()
+        port = listening.getsockname()[1]
+        try:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+                _wait_for(client)
+                yield client
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def _wait_for(client: httpx.Client) -> None:
+    for _ in range(500):
+        try:
+            client.get("/health")
+            return
+        except httpx.TransportError:
+            threading.Event().wait(0.02)
+    raise AssertionError("the server does not answer")
+
+
 @pytest.fixture(scope="module")
-def client(two_days: TwoDays) -> Iterator[TestClient]:
-    with TestClient(create_app(ChampionWatch(two_days.config, 60.0))) as found:
+def client(two_days: TwoDays) -> Iterator[httpx.Client]:
+    with _serving(ChampionWatch(two_days.config, 60.0)) as found:
         yield found
 
 
@@ -39,7 +70,7 @@ def _ids(answer: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("user", ["u00", "u07", "u21", "nobody"])
 def test_a_user_gets_what_the_model_says(
-    client: TestClient, offline: RecommenderById, user: str
+    client: httpx.Client, offline: RecommenderById, user: str
 ) -> None:
     wanted = offline.answer(user, 7)
     answer = client.get("/recommendations", params={"user_id": user, "k": 7}).json()
@@ -49,7 +80,7 @@ def test_a_user_gets_what_the_model_says(
     assert answer["known_user"] == (user != "nobody")
 
 
-def test_a_batch_answers_in_order(client: TestClient, offline: RecommenderById) -> None:
+def test_a_batch_answers_in_order(client: httpx.Client, offline: RecommenderById) -> None:
     requests = [
         {"history": ["i01", "i05", "no such item"], "k": 4},
         {"user_id": "u03", "attributes": {"country": "b"}, "k": 3},
@@ -68,7 +99,7 @@ def test_a_batch_answers_in_order(client: TestClient, offline: RecommenderById) 
     assert [answer["origin"] for answer in answers] == ["history", "user", "user", "popularity"]
 
 
-def test_items_are_found_by_title_and_id(client: TestClient) -> None:
+def test_items_are_found_by_title_and_id(client: httpx.Client) -> None:
     found = client.get("/items", params={"query": "title I0"}).json()
     assert {item["item_id"] for item in found} <= {f"i{n:02d}" for n in range(10)}
     assert [i["train_count"] for i in found] == sorted(
@@ -79,7 +110,7 @@ def test_items_are_found_by_title_and_id(client: TestClient) -> None:
     assert client.get("/items", params={"query": "[(*"}).json() == []
 
 
-def test_health_names_the_model(client: TestClient, two_days: TwoDays) -> None:
+def test_health_names_the_model(client: httpx.Client, two_days: TwoDays) -> None:
     found = client.get("/health").json()
     assert (found["status"], found["version"], found["day"]) == ("serving", "2", "2026-01-04")
     assert found["run_id"] == two_days.second.run_id
@@ -99,14 +130,14 @@ def test_health_names_the_model(client: TestClient, two_days: TwoDays) -> None:
     ],
 )
 def test_a_bad_request_says_what_is_wrong(
-    client: TestClient, request_: dict[str, Any], message: str
+    client: httpx.Client, request_: dict[str, Any], message: str
 ) -> None:
     answer = client.post("/recommendations", json={"requests": [request_]})
     assert answer.status_code == 422
     assert message in answer.text
 
 
-def test_bodies_and_batches_have_limits(client: TestClient) -> None:
+def test_bodies_and_batches_have_limits(client: httpx.Client) -> None:
     assert client.post("/recommendations", json={"requests": []}).status_code == 422
     many = {"requests": [{}] * 257}
     assert client.post("/recommendations", json=many).status_code == 422
@@ -117,7 +148,7 @@ def test_bodies_and_batches_have_limits(client: TestClient) -> None:
 
 
 def test_metrics_count_answers_and_unknown_ids(two_days: TwoDays) -> None:
-    with TestClient(create_app(ChampionWatch(two_days.config, 60.0))) as client:
+    with _serving(ChampionWatch(two_days.config, 60.0)) as client:
         client.get("/recommendations", params={"user_id": "nobody"})
         client.get("/recommendations", params={"history": ["i01", "?", "!"]})
         client.get("/recommendations", params={"k": 0})
@@ -132,7 +163,7 @@ def test_metrics_count_answers_and_unknown_ids(two_days: TwoDays) -> None:
     assert any(line.startswith("tailtower_model_info{") and 'version="2"' in line for line in lines)
 
 
-def test_the_page_asks_only_this_server(client: TestClient) -> None:
+def test_the_page_asks_only_this_server(client: httpx.Client) -> None:
     page = client.get("/").text
     assert "<title>Tailtower</title>" in page
     assert "http://" not in page
@@ -147,7 +178,7 @@ def test_a_swap_fails_no_request_and_answers_with_one_model(
     versions: list[str] = []
     statuses: set[int] = set()
     stop = threading.Event()
-    with TestClient(create_app(watch)) as client:
+    with _serving(watch) as client:
 
         def ask() -> None:
             batch = {"requests": [{"user_id": f"u{n:02d}"} for n in range(8)]}
