@@ -86,7 +86,8 @@ def show(found: Recommendations, console: Console | None = None) -> None:
     out.print(table)
     if found.unknown_history:
         out.print(
-            f"The model does not know: {escape(', '.join(found.unknown_history))}", highlight=False
+            f"The model does not know: {escape(', '.join(map(str, found.unknown_history)))}",
+            highlight=False,
         )
 
 

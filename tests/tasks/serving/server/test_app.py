@@ -139,7 +139,7 @@ def test_a_bad_request_says_what_is_wrong(
 
 def test_bodies_and_batches_have_limits(client: httpx.Client) -> None:
     assert client.post("/recommendations", json={"requests": []}).status_code == 422
-    many = {"requests": [{}] * 257}
+    many: dict[str, Any] = {"requests": [{}] * 257}
     assert client.post("/recommendations", json=many).status_code == 422
     huge = client.post("/recommendations", content=b"x" * ((4 << 20) + 1))
     assert huge.status_code == 413
