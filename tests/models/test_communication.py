@@ -39,7 +39,7 @@ class Counting:
             return found
 
         def call(*arguments: Any, **named: Any) -> Any:
-            given = named.get("input", arguments[1] if len(arguments) > 1 else None)
+            given = named["input"] if "input" in named else arguments[1]
             for tensor in given if isinstance(given, list) else [given]:
                 if tensor.is_floating_point():
                     kind = str(tensor.dtype).removeprefix("torch.")

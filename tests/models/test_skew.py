@@ -89,6 +89,11 @@ def test_steps_that_are_slow_everywhere_blame_nobody() -> None:
     steps.wait[3::10] = 0.001
     (finding,) = diagnose(steps)
     assert (finding.cause, finding.rank, finding.table) == ("all ranks", None, None)
+    assert "a checkpoint" in finding.text
+    steps.bytes[3::10] *= 5
+    (finding,) = diagnose(steps)
+    assert (finding.cause, finding.rank, finding.table) == ("all ranks", None, None)
+    assert "every rank serves 5.0 times as much" in finding.text
 
 
 @pytest.mark.parametrize(
