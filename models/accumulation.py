@@ -30,7 +30,9 @@ from models.loss import Loss
 from models.negative_pool import NegativePool, Pool
 from models.optimization import Optimization
 from models.reader import MacroBatch
+from models.skew import HotRow
 from models.step_clock import StepClock
+from models.step_load import StepLoad
 from models.two_tower import TwoTower
 
 Codes = TowerInputs
@@ -49,6 +51,9 @@ class StepOutcome:
         known: Draws that were no negatives because the user is known to like them.
         columns: Different items that the examples were compared with, over all pools.
         norm: Norm of the gradient before it was limited, or None without a limit.
+        load: What was asked of each rank; None where nothing is exchanged.
+        hot: Most frequent row of each table that is spread, and its share of the table's codes,
+            of this rank; only with `load`.
     """
 
     loss: Tensor
@@ -58,6 +63,8 @@ class StepOutcome:
     known: Tensor
     columns: int
     norm: Tensor | None
+    load: StepLoad | None
+    hot: Mapping[str, HotRow]
 
 
 @dataclass(frozen=True)
@@ -128,10 +135,11 @@ class MacroStep:
         """One optimizer step; every rank takes part with its share of the same macro-batch."""
         with self.clock.part("encoding"):
             parts = [self._encode(pool) for pool in self._negatives.pools(macro)]
-            unique, codes = self._unique(parts)
+            unique, codes, hot = self._unique(parts)
         self._optimization.begin(macro.step)
         with self.clock.part("fetching rows"):
             fetched = self._tables.fetch(unique)
+        load = self._tables.load
         nothing = torch.zeros((), dtype=torch.int64, device=self._device)
         totals = _Totals(torch.zeros((), device=self._device), nothing, nothing)
         share = 1.0 / max(macro.weight, 1e-12)
@@ -151,6 +159,8 @@ class MacroStep:
             known=totals.known,
             columns=totals.columns,
             norm=norm,
+            load=load,
+            hot=hot,
         )
 
     def _encode(self, pool: Pool) -> _Part:
@@ -168,7 +178,7 @@ class MacroStep:
             weight=torch.cat([batch.weight for batch in pool.local]),
         )
 
-    def _unique(self, parts: Iterable[_Part]) -> tuple[dict[str, Tensor], int]:
+    def _unique(self, parts: Iterable[_Part]) -> tuple[dict[str, Tensor], int, dict[str, HotRow]]:
         """Row numbers that the macro-batch touches; codes become positions in them."""
         uses: dict[str, list[tuple[Codes, str]]] = {name: [] for name in self._tables.names}
         for part in parts:
@@ -178,18 +188,20 @@ class MacroStep:
             ):
                 for f in tower.coded:
                     uses[f.table] += [(codes, f.name) for codes in portions]
-        unique, total = {}, 0
+        unique, total, hot = {}, 0, {}
         for table, places in uses.items():
             values = [codes[name].values for codes, name in places]
             joined = torch.cat(values) if values else torch.zeros(0, dtype=torch.int64)
             joined = joined.to(self._device)
             total += joined.numel()
             unique[table], positions = self._distinct[table](joined)
+            if table in self._tables.exchanged and joined.numel():
+                hot[table] = _hottest(unique[table], positions)
             for (codes, name), part_of_all in zip(
                 places, torch.split(positions, [len(v) for v in values]), strict=True
             ):
                 codes[name] = Jagged(part_of_all, codes[name].offsets)
-        return unique, total
+        return unique, total, hot
 
     def _one_pass(
         self, part: _Part, rows: Mapping[str, Tensor], scale: float, totals: _Totals
@@ -235,3 +247,10 @@ class MacroStep:
         totals.repeats, totals.known = totals.repeats + repeats, totals.known + known
         totals.columns += len(candidates.item)
         return loss
+
+
+def _hottest(unique: Tensor, positions: Tensor) -> HotRow:
+    """The most frequent row but the padding row, and its share of the codes."""
+    counts = torch.bincount(positions, minlength=unique.numel()).masked_fill_(unique == 0, 0)
+    count, place = counts.max(0)
+    return int(unique[place]), int(count) / positions.numel()
