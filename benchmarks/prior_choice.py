@@ -82,7 +82,9 @@ def choose_prior(folder: Path, log: RatingLog) -> Choice:
     return choice
 
 
-def recent_counts(log: RatingLog, half_life: float | None, ids: pl.Series) -> npt.NDArray[np.float64]:
+def recent_counts(
+    log: RatingLog, half_life: float | None, ids: pl.Series
+) -> npt.NDArray[np.float64]:
     """Train interactions of items, weighted by their age at the end of the last train day, `[I]`.
 
     Args:

@@ -156,9 +156,7 @@ def synthetic() -> RatingLog:
     return RatingLog(pl.concat(frames), None, timed=True)
 
 
-def _cut_in_time(
-    events: pl.DataFrame, until: float = _TRAIN, since: float = _TEST
-) -> pl.DataFrame:
+def _cut_in_time(events: pl.DataFrame, until: float = _TRAIN, since: float = _TEST) -> pl.DataFrame:
     """The first rows to train on, the last ones to test on; what is between them is left out."""
     events = events.with_columns(pl.col("timestamp").dt.replace_time_zone("UTC"))
     events = events.sort("timestamp", maintain_order=True)

@@ -56,9 +56,7 @@ def references(
         "iALS": classical.ials(train, K, dim=64, weight=10.0, strength=0.05, sweeps=16, seed=1),
     }
     ids = pl.Series(test.items["item_id"].combine_chunks())[: test.candidates]
-    found["recent popularity"] = classical.by_weight(
-        recent_counts(log, half_life, ids), train, K
-    )
+    found["recent popularity"] = classical.by_weight(recent_counts(log, half_life, ids), train, K)
     return {
         name: {metric: round(v, 5) for metric, v in test.metrics(best[rows]).items()}
         for name, best in found.items()
