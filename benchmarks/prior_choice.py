@@ -97,8 +97,8 @@ def recent_counts(
     assert isinstance(last, datetime)
     end = last.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
     age = (pl.lit(end) - pl.col("timestamp")).dt.total_microseconds() / (86_400 * 1_000_000)
-    weight = pl.lit(1.0) if half_life is None else 0.5 ** (age / half_life)
-    counts = train.group_by("item_id").agg(weight.sum().alias("recent"))
+    recent = pl.len().cast(pl.Float64) if half_life is None else (0.5 ** (age / half_life)).sum()
+    counts = train.group_by("item_id").agg(recent.alias("recent"))
     wanted = pl.DataFrame({"item_id": ids}).join(
         counts, on="item_id", how="left", maintain_order="left"
     )
