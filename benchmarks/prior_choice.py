@@ -37,11 +37,13 @@ class Choice:
         prior: The prior with the highest product of recall and NDCG.
         half_life_days: Half-life of the popularity that is best by itself, likewise.
         metrics: Metrics of the model with that prior on the held-out rows.
+        popularity: Recall and NDCG of popularity by itself there, by half-life.
     """
 
     prior: PriorSettings
     half_life_days: float | None
     metrics: dict[str, float]
+    popularity: dict[float | None, tuple[float, float]]
 
 
 def choose_prior(folder: Path, log: RatingLog) -> Choice:
@@ -63,11 +65,11 @@ def choose_prior(folder: Path, log: RatingLog) -> Choice:
     seen, rows = test.seen_by_all(spec)
     train = classical.matrix_of(seen, test.candidates)[rows.numpy()]
     found: dict[PriorSettings, dict[str, float]] = {}
-    alone: dict[float | None, float] = {}
+    alone: dict[float | None, dict[str, float]] = {}
     for half_life in HALF_LIVES:
         recent = recent_counts(held, half_life, ids)
         best = classical.by_weight(recent[: test.candidates], train, K)
-        alone[half_life] = _quality(test.metrics(best))
+        alone[half_life] = test.metrics(best)
         corpus = Corpus(counts, {}, torch.from_numpy(recent))
         for strength, trend in itertools.product(STRENGTHS, TRENDS if half_life else (0.0,)):
             prior = PriorSettings(strength=strength, trend=trend, half_life_days=half_life)
@@ -77,7 +79,12 @@ def choose_prior(folder: Path, log: RatingLog) -> Choice:
             )
             found[prior] = test.metrics(best)
     chosen = max(found, key=lambda prior: _quality(found[prior]))
-    choice = Choice(chosen, max(alone, key=lambda days: alone[days]), found[chosen])
+    choice = Choice(
+        chosen,
+        max(alone, key=lambda days: _quality(alone[days])),
+        found[chosen],
+        {days: _both(metrics) for days, metrics in alone.items()},
+    )
     say(f"held out: {choice}")
     return choice
 
@@ -105,5 +112,10 @@ def recent_counts(
     return wanted["recent"].fill_null(0.0).to_numpy()
 
 
+def _both(metrics: dict[str, float]) -> tuple[float, float]:
+    return metrics["recall_at_20"], metrics["ndcg_at_20"]
+
+
 def _quality(metrics: dict[str, float]) -> float:
-    return metrics["recall_at_20"] * metrics["ndcg_at_20"]
+    recall, ndcg = _both(metrics)
+    return recall * ndcg

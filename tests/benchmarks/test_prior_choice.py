@@ -11,7 +11,9 @@ from benchmarks.rating_logs import RatingLog
 
 
 def log_of(rows):
-    schema = {"item_id": pl.String, "timestamp": pl.Datetime("us", "UTC"), "split": pl.String}
+    schema = pl.Schema(
+        {"item_id": pl.String(), "timestamp": pl.Datetime("us", "UTC"), "split": pl.String()}
+    )
     return RatingLog(pl.DataFrame(rows, schema=schema, orient="row"), None, timed=True)
 
 
