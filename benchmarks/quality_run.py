@@ -166,10 +166,15 @@ class TestUsers:
         return Jagged.from_arrow(users["seen"]), torch.tensor(self.rows["user"].to_numpy())
 
 
-def measured(spec: RunSpec, role: str = "candidate", new_items: bool = False) -> dict[str, float]:
-    """Trains a model of a run by the product's step, and measures what it published."""
+def published(spec: RunSpec, role: str = "candidate") -> Recommender:
+    """Trains a model of a run by the product's step, and opens what it published."""
     execute(spec, "train", role)
-    recommender = Recommender.load(bundle_folder(spec.lake(), trained_model(spec, role)))
+    return Recommender.load(bundle_folder(spec.lake(), trained_model(spec, role)))
+
+
+def measured(spec: RunSpec, role: str = "candidate", new_items: bool = False) -> dict[str, float]:
+    """Trains a model of a run, and measures what was published."""
+    recommender = published(spec, role)
     found: dict[str, float] = {}
     for every in (False, True) if new_items else (False,):
         test = TestUsers.of(spec, new_items=every)

@@ -45,7 +45,8 @@ class RatingLog:
     def held_out(self, share: float, seed: int) -> RatingLog:
         """The train rows alone, a part of them as the new test rows.
 
-        With times these are the last ones, otherwise a random part.
+        With times these are the last ones, and as many before them are left out, as in the
+        protocol of the test rows; otherwise they are a random part.
 
         Args:
             share: Part of the train rows.
@@ -53,9 +54,8 @@ class RatingLog:
         """
         train = self.events.filter(pl.col("split") == "train")
         if self.timed:
-            test = np.arange(train.height) >= round(train.height * (1 - share))
-        else:
-            test = np.random.default_rng(seed).random(train.height) < share
+            return replace(self, events=_cut_in_time(train, 1 - 2 * share, 1 - share))
+        test = np.random.default_rng(seed).random(train.height) < share
         split = pl.Series("split", np.where(test, "test", "train"))
         return replace(self, events=train.with_columns(split))
 
@@ -156,11 +156,11 @@ def synthetic() -> RatingLog:
     return RatingLog(pl.concat(frames), None, timed=True)
 
 
-def _cut_in_time(events: pl.DataFrame) -> pl.DataFrame:
-    """The first 80 % of the rows to train on, the last 10 % to test on; the rest is left out."""
+def _cut_in_time(events: pl.DataFrame, until: float = _TRAIN, since: float = _TEST) -> pl.DataFrame:
+    """The first rows to train on, the last ones to test on; what is between them is left out."""
     events = events.with_columns(pl.col("timestamp").dt.replace_time_zone("UTC"))
     events = events.sort("timestamp", maintain_order=True)
-    train, test = round(events.height * _TRAIN), round(events.height * _TEST)
+    train, test = round(events.height * until), round(events.height * since)
     return pl.concat(
         [
             events[:train].with_columns(split=pl.lit("train")),

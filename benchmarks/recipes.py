@@ -1,25 +1,30 @@
-"""The recipe of Gowalla, untouched, on MovieTweetings and Online Retail, cut in time.
+"""The recipe of Gowalla on MovieTweetings and Online Retail, cut in time.
 
 The first 80 % of the rows are trained on, the last 10 % tested on; users and items that the
-training knows, pairs that are new. Beside it popularity (of all time, and of the last weeks),
-ItemKNN, iALS and GF-CF on the same split. Recall is given for the head, torso and tail of the
-items too and, ranking all items of the catalogue, for those that nobody had taken before.
+training knows, pairs that are new. Only the prior, which is about time, is chosen for each data
+set, on the last train rows (`benchmarks/prior_choice.py`). Beside the model popularity (of all
+time, and with the half-life that is best on the same held-out rows), ItemKNN, iALS and GF-CF on
+the same split. Recall is given for the head, torso and tail of the items too and, ranking all
+items of the catalogue, for those that nobody had taken before.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import torch
 from torch import Tensor
 
 from benchmarks import classical
 from benchmarks.options import cache_folder
+from benchmarks.prior_choice import Choice, choose_prior, recent_counts
 from benchmarks.quality_run import K, TestUsers, measured, over_seeds, prepare, say
-from benchmarks.rating_logs import LOGS
+from benchmarks.rating_logs import LOGS, RatingLog
 from tasks.run_spec import RunSpec
 
 DATA_SETS = ("movietweetings", "online_retail")
@@ -31,8 +36,16 @@ PUBLISHED = {
 _METRICS = ("recall_at_20", "ndcg_at_20")
 
 
-def references(spec: RunSpec) -> dict[str, dict[str, float]]:
-    """Metrics of methods without towers on a run's test users."""
+def references(
+    spec: RunSpec, log: RatingLog, half_life: float | None
+) -> dict[str, dict[str, float]]:
+    """Metrics of methods without towers on a run's test users.
+
+    Args:
+        spec: The run.
+        log: Its data set.
+        half_life: Half-life of the recent popularity, in days.
+    """
     test = TestUsers.of(spec)
     seen, rows = test.seen_by_all(spec)
     train = classical.matrix_of(seen, test.candidates)
@@ -42,18 +55,20 @@ def references(spec: RunSpec) -> dict[str, dict[str, float]]:
         "GF-CF": classical.graph_filter(train, K),
         "iALS": classical.ials(train, K, dim=64, weight=10.0, strength=0.05, sweeps=16, seed=1),
     }
-    if "recent_count" in test.items.column_names:
-        recent = torch.tensor(test.items["recent_count"].to_numpy())[: test.candidates]
-        found["recent popularity"] = classical.by_weight(recent.numpy(), train, K)
+    ids = pl.Series(test.items["item_id"].combine_chunks())[: test.candidates]
+    found["recent popularity"] = classical.by_weight(recent_counts(log, half_life, ids), train, K)
     return {
         name: {metric: round(v, 5) for metric, v in test.metrics(best[rows]).items()}
         for name, best in found.items()
     }
 
 
-def two_tower(folder: Path, name: str, seed: int) -> tuple[RunSpec, dict[str, float]]:
+def two_tower(
+    folder: Path, log: RatingLog, choice: Choice, seed: int
+) -> tuple[RunSpec, dict[str, float]]:
     """The run and the metrics of one model."""
-    spec = prepare(folder / name, LOGS[name](), {"training.seed": seed})
+    changes = {"training.seed": seed, "model.prior": choice.prior.model_dump()}
+    spec = prepare(folder, log, changes)
     return spec, measured(spec, new_items=True)
 
 
@@ -71,13 +86,18 @@ def main(argv: list[str] | None = None) -> None:
     report: dict[str, Any] = {}
     with cache_folder(options.cache) as folder:
         for name in options.data:
-            seeds = []
+            seeds, log = [], LOGS[name]()
+            choice = choose_prior(folder / f"{name}-held-out", log)
             for seed in range(1, options.seeds + 1):
-                spec, metrics = two_tower(folder, name, seed)
+                spec, metrics = two_tower(folder / name, log, choice, seed)
                 seeds.append(metrics)
                 say(f"{name}, seed {seed}: {[round(metrics[m], 4) for m in _METRICS]}")
-            found: dict[str, Any] = {"two_tower": over_seeds(seeds), "references": references(spec)}
-            found["published"] = PUBLISHED[name]
+            found: dict[str, Any] = {
+                "choice": asdict(choice) | {"prior": choice.prior.model_dump()},
+                "two_tower": over_seeds(seeds),
+                "references": references(spec, log, choice.half_life_days),
+                "published": PUBLISHED[name],
+            }
             for metric in _METRICS:
                 best = max((of[metric], reference) for reference, of in found["references"].items())
                 ratio = found["two_tower"][metric]["mean"] / best[0]

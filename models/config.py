@@ -152,8 +152,9 @@ class PriorSettings(Settings):
     """Power of the recent share over the share of all interactions, as a further factor: 1 moves
     a model of the whole window to its end."""
     half_life_days: float | None = Field(default=None, gt=0)
-    """Age at which an interaction counts half, measured from the first test day; a short one
-    follows trends. None counts all alike."""
+    """Age at which an interaction counts half, measured from the first test day, or with
+    `data.split` from the end of the last day with rows `train`; a short one follows trends. None
+    counts all alike."""
 
 
 class ModelSettings(Settings):

@@ -63,7 +63,7 @@ def build_examples(output: Output, inputs: ExampleInputs, dask: DaskSettings) ->
         train, test, dropped = _split(runner, scratch, inputs, parts, hot)
         users_table = split_users(runner, scratch, inputs, parts)
         stats_tasks = [
-            replace(task, cut_us=inputs.cut_us, half_life_days=inputs.half_life_days)
+            replace(task, ages_from_us=inputs.ages_from_us, half_life_days=inputs.half_life_days)
             for task in _stats_tasks(scratch, train, parts, hot, inputs.history_length)
         ]
         sizes = runner.map("count items", item_stats, stats_tasks)

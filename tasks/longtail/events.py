@@ -195,7 +195,7 @@ class StatsTask:
     """IDs of the hot users whose home the part is; their events are elsewhere."""
     tail: int = 0
     """For a slice: how many of its last events are left for the slice behind it."""
-    cut_us: int = 0
+    ages_from_us: int = 0
     """Instant from which ages are measured, microseconds."""
     half_life_days: float | None = None
     """Age at which an event counts half in `recent_units`; None when nobody asks."""
@@ -222,10 +222,10 @@ class PartStats:
 
 
 def aged_units(
-    timestamps: npt.NDArray[np.int64], cut_us: int, half_life_days: float
+    timestamps: npt.NDArray[np.int64], ages_from_us: int, half_life_days: float
 ) -> npt.NDArray[np.float64]:
     """What events weigh by their age, in whole multiples of `1 / RECENT_UNIT`, `[N]`."""
-    age = (cut_us - timestamps) / DAY_US
+    age = (ages_from_us - timestamps) / DAY_US
     return np.rint(np.exp2(-age / half_life_days) * RECENT_UNIT)
 
 
@@ -245,7 +245,7 @@ def item_stats(task: StatsTask) -> PartStats:
         }
     )
     if task.half_life_days is not None:
-        units = aged_units(events["timestamp"].to_numpy(), task.cut_us, task.half_life_days)
+        units = aged_units(events["timestamp"].to_numpy(), task.ages_from_us, task.half_life_days)
         # Whole numbers: the sum is the same in any order.
         recent = np.bincount(item_of, weights=units, minlength=len(items)).astype(np.int64)
         stats = stats.with_columns(pl.Series("recent_units", recent))

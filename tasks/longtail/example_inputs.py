@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal
 
 from tasks.errors import UpstreamError
@@ -14,7 +14,7 @@ from tasks.longtail.event_file import EventFile
 from tasks.longtail.features import FeaturePlan, item_features, user_features
 from tasks.run_spec import RunSpec
 
-_FORMAT = 3
+_FORMAT = 4
 """Changes when the examples change for the same input."""
 
 
@@ -33,6 +33,7 @@ class ExampleInputs:
         user_counts: Each training day and the files of its users' counts; empty when no table
             counts the users.
         cut_us: Start of the first test day, microseconds since 1970.
+        ages_from_us: Instant from which the ages of interactions are measured, likewise.
         split: Column that says which rows are trained on; None where days say it.
         history: Which of the user's items a history holds.
         half_life_days: Age at which an interaction counts half for the model's prior.
@@ -51,6 +52,7 @@ class ExampleInputs:
     rows: int
     user_counts: tuple[tuple[date, tuple[str, ...]], ...]
     cut_us: int
+    ages_from_us: int
     split: str | None
     history: Literal["past", "others"]
     half_life_days: float | None
@@ -86,7 +88,6 @@ def gather_inputs(spec: RunSpec) -> ExampleInputs:
     interactions = raw["interactions"]
     before = {day: found for day, found in raw["users"].items() if day < first_test_day(spec)}
     users, items = user_features(spec.config), item_features(spec.config)
-    cut = datetime.combine(first_test_day(spec), datetime.min.time(), UTC)
     seed = spec.config.training.seed
     prior = spec.config.model.prior
     half_life = None if prior is None else prior.half_life_days
@@ -100,7 +101,8 @@ def gather_inputs(spec: RunSpec) -> ExampleInputs:
         bytes=sum(entry.bytes for found in read for entry in found.manifest.files),
         rows=sum(interactions[day].manifest.rows for day in spec.train_days),
         user_counts=_user_counts(spec),
-        cut_us=int(cut.timestamp()) * 1_000_000,
+        cut_us=_start_of(first_test_day(spec)),
+        ages_from_us=_start_of(_day_after_training(spec)),
         split=spec.config.data.split,
         history=spec.config.data.history,
         half_life_days=half_life,
@@ -145,6 +147,22 @@ def _user_counts(spec: RunSpec) -> tuple[tuple[date, tuple[str, ...]], ...]:
         return ()
     counted = {day: spec.output("count", f"{names[0]}/{day}") for day in spec.train_days}
     return tuple((day, tuple(counts.tables())) for day, counts in counted.items())
+
+
+def _day_after_training(spec: RunSpec) -> date:
+    """The first test day, or the day after the last one with rows that are trained on."""
+    if spec.config.data.split is None:
+        return first_test_day(spec)
+    tables = spec.config.tables.items()
+    [item] = [name for name, table in tables if table is spec.config.item_table]
+    counted = {day: spec.output("count", f"{item}/{day}").manifest for day in spec.train_days}
+    last = max((day for day, found in counted.items() if found.meta["ids"]), default=spec.day)
+    return last + timedelta(days=1)
+
+
+def _start_of(day: date) -> int:
+    """Midnight of a day, microseconds since 1970."""
+    return int(datetime.combine(day, datetime.min.time(), UTC).timestamp()) * 1_000_000
 
 
 def _event_files(days: Iterable[Published]) -> tuple[EventFile, ...]:
