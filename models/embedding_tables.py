@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from models.config import EmbeddingTableSettings, OptimizerSettings
 from models.replicated_tables import ReplicatedTables
-from models.sharded_tables import ShardedTables
 from models.table_parts import TablePart, one_number_a_row, whole_state
+
+if TYPE_CHECKING:
+    from models.sharded_tables import ShardedTables
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,12 @@ class EmbeddingTables:
         self.no_rows = torch.zeros(0, dtype=torch.int64, device=device)
         """Row numbers of a table that is not asked for anything."""
         self._replicated = ReplicatedTables(copied, rows, optimizer, seed, device)
-        self._sharded = (
-            ShardedTables(spread, rows, optimizer, seed, device, ranks) if spread else None
-        )
+        self._sharded: ShardedTables | None = None
+        if spread:
+            # Copied tables do without TorchRec and FBGEMM, which not every machine has.
+            from models.sharded_tables import ShardedTables
+
+            self._sharded = ShardedTables(spread, rows, optimizer, seed, device, ranks)
         self.sharding = dict.fromkeys(copied, "data_parallel")
         """How each table is spread."""
         if self._sharded is not None:
@@ -96,7 +101,7 @@ class EmbeddingTables:
         """
         self._replicated.update(fetched.unique, gradients)
         if self._sharded is not None:
-            self._sharded.update(fetched.unique, fetched.attached, gradients)
+            self._sharded.update(fetched.attached, gradients)
 
     def uncount_fetch(self) -> None:
         """Takes back that the last fetch counts as a step, because no update follows it."""
