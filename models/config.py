@@ -5,9 +5,9 @@ Light on purpose (pydantic only): schedulers and command lines read it without t
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, model_validator
 
 
 class Settings(BaseModel):
@@ -26,7 +26,46 @@ class EmbeddingTableSettings(Settings):
     sharding: Literal[
         "auto", "table_wise", "row_wise", "column_wise", "table_row_wise", "data_parallel"
     ] = "auto"
-    """How the table is spread over ranks; `auto` leaves it to TorchRec's planner."""
+    """How the table is spread over ranks; `auto` leaves it to TorchRec's planner. A table may also
+    say `gradient_sharding: true`, which means `column_wise`."""
+    column_width: int | None = Field(default=None, ge=4, multiple_of=4)
+    """`column_wise` only: columns in each of the parts into which the table is cut, whatever the
+    number of ranks; by default about a quarter of `dim`. `rowwise_adagrad` keeps one number a row
+    in each part."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gradient_sharding_is_an_alias(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or not isinstance(data.get("gradient_sharding"), bool):
+            return data
+        settings = {key: value for key, value in data.items() if key != "gradient_sharding"}
+        by_columns = data["gradient_sharding"]
+        given = settings.get("sharding", "column_wise" if by_columns else "auto")
+        if by_columns != (given == "column_wise"):
+            raise ValueError(
+                f"gradient_sharding: {str(by_columns).lower()} contradicts sharding: {given}"
+            )
+        return {**settings, "sharding": given}
+
+    @model_validator(mode="after")
+    def _columns_fit(self) -> EmbeddingTableSettings:
+        if self.column_width is None:
+            return self
+        if self.sharding != "column_wise":
+            raise ValueError("column_width is for sharding: column_wise")
+        if self.dim % self.column_width:
+            raise ValueError(f"column_width: {self.column_width} does not divide dim: {self.dim}")
+        return self
+
+    @property
+    def part_width(self) -> int:
+        """Columns of a part: all of them, unless the table is cut into columns."""
+        if self.sharding != "column_wise":
+            return self.dim
+        if self.column_width is not None:
+            return self.column_width
+        widths = range(4, max(4, self.dim // 4) + 1, 4)
+        return max(width for width in widths if self.dim % width == 0)
 
 
 RECENT_COUNT = "recent_count"
@@ -258,6 +297,12 @@ class TrainingSettings(Settings):
     table_ranks: int | None = Field(default=None, ge=1)
     """Over how many ranks, the first ones, tables are spread; by default all of them. Fewer ranks
     hold whole tables, or columns of them, not rows."""
+    communication: Literal["fp32", "fp16", "bf16"] = "fp32"
+    """Type in which ranks exchange rows of the tables and their gradients. `fp16` sends gradients
+    as `bf16` all the same: many are too small for it. Towers are exchanged in fp32."""
+    rank_memory: ByteSize | None = Field(default=None, ge=1)
+    """Memory that a rank may use (`16GiB`); by default its share of what is free when the training
+    starts. A training that needs more is refused before its first step."""
     checkpoint_every: int = Field(default=200, ge=1)
     """Macro-batches between two checkpoints."""
     keep_checkpoints: int = Field(default=2, ge=1)

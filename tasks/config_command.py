@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
@@ -91,7 +92,7 @@ def _inner(annotation: Any) -> tuple[type[BaseModel] | None, str]:
 def _type_name(annotation: Any) -> str:
     if isinstance(annotation, type):
         return annotation.__name__
-    text = str(annotation).replace("typing.", "").replace("datetime.", "")
+    text = re.sub(r"\b(typing|datetime|pydantic\.types)\.", "", str(annotation))
     if text.startswith("Literal["):
         return " or ".join(str(value) for value in get_args(annotation))
     return text.replace(" | ", " or ")

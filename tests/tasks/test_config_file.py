@@ -216,3 +216,13 @@ def test_how_ranks_are_started_does_not_change_what_a_run_computes(write):
     on_dask = load_config(write(GOOD + SCHEDULER + "launch: {kind: dask, nodes: '1:4'}\n"))
     assert (on_dask.launch.min_nodes, on_dask.launch.max_nodes) == (1, 4)
     assert on_dask.digest() == plain.digest()
+
+
+def test_gradient_sharding_of_a_table_is_understood(write):
+    config = load_config(write(GOOD), ["tables.item.gradient_sharding=true"])
+    assert config.tables["item"].embedding().sharding == "column_wise"
+    assert config.tables["user"].sharding == "auto"
+    with pytest.raises(ConfigError, match="contradicts sharding: row_wise"):
+        load_config(
+            write(GOOD), ["tables.item.gradient_sharding=true", "tables.item.sharding=row_wise"]
+        )
