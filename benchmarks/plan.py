@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.measure import busy_machine
 from benchmarks.scaling import Plan, take_turns
 from benchmarks.training import say
-from benchmarks.training_world import WorldShape, make_world
+from benchmarks.training_world import WorldShape
 from models.config import TrainJob
 from models.planning import Cluster, Job, predict
 from models.step_load import DataShape
@@ -58,16 +58,12 @@ def calibrated(job: Job, cores: int) -> Cluster:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Predictions and measurements by number of ranks."""
-    shape = WorldShape(
-        options.rows, options.micro * options.macros, batch=options.batch, steps_per_file=1
-    )
-    plan = Plan(options, make_world(options.cache, shape), shape)
+    plan = Plan.of(options, "tailtower")
     cores = len(os.sched_getaffinity(0))
-    single = plan.job(slice(0, None, plan.largest), 1, kind="tailtower")
-    job = planned(single, shape)
+    job = planned(plan.job(slice(plan.files), 1), plan.shape)
     cluster = calibrated(job, cores)
     with ExitStack() as stack, tempfile.TemporaryDirectory() as name:
-        groups = plan.groups(stack, Path(name), "tailtower", controls=False)
+        groups = plan.groups(stack, Path(name), controls=False)
         take_turns(groups, options.runs)
     found: dict[str, Any] = {}
     for group, ranks in zip(groups, [1, *options.ranks], strict=True):
@@ -106,6 +102,7 @@ def main(argv: list[str] | None = None) -> None:
         "--micro", type=int, default=16, help="micro-batches of a macro-batch of the most ranks"
     )
     parser.add_argument("--macros", type=int, default=2, help="macro-batches of one run")
+    parser.add_argument("--sharding", default="auto", help="of all tables")
     parser.add_argument("--runs", type=int, default=5, help="counted runs of each")
     parser.add_argument("--cache", type=Path, default=Path("var/benchmarks"))
     options = parser.parse_args(argv)

@@ -139,54 +139,73 @@ class Plan:
 
     Attributes:
         options: The command line.
-        world: Folder of the examples.
-        shape: Its shape.
+        kind: Who trains.
+        shape: Shape of the examples.
+        world: Their folder.
     """
 
     options: argparse.Namespace
-    world: Path
+    kind: str
     shape: WorldShape
+    world: Path
+
+    @classmethod
+    def of(cls, options: argparse.Namespace, kind: str) -> Plan:
+        """The sizes of a contender, whose examples are made once.
+
+        A file has what a rank takes for a macro-batch.
+        """
+        most = max(options.ranks)
+        if kind == "traditional":
+            batch, in_file = options.traditional_batch, options.traditional_micro
+            steps = in_file * most
+        else:
+            batch, in_file = options.batch, options.micro // most
+            steps = options.micro * options.macros
+        shape = WorldShape(options.rows, steps, batch=batch, steps_per_file=in_file)
+        return cls(options, kind, shape, make_world(options.cache, shape))
+
+    @property
+    def files(self) -> int:
+        """Files of a rank."""
+        return self.shape.steps // self.shape.steps_per_file // self.largest
 
     @property
     def largest(self) -> int:
         """The largest number of ranks."""
         return int(max(self.options.ranks))
 
-    def job(self, files: slice, ranks: int, *, kind: str) -> TrainJob:
-        """Job of so many ranks on some of the files.
-
-        Args:
-            files: Which.
-            ranks: Ranks that share the work.
-            kind: `traditional` ranks have micro-batches of their own.
-        """
+    def job(self, files: slice, ranks: int) -> TrainJob:
+        """Job of so many ranks on some of the files."""
         options = self.options
-        accumulate, batch = options.micro * ranks // self.largest, options.batch
-        if kind == "traditional":
-            accumulate, batch = options.traditional_micro, options.batch // self.largest
-        settings = {"accumulate": accumulate, "batch_size": batch}
+        settings: dict[str, object] = {
+            "accumulate": options.micro * ranks // self.largest,
+            "batch_size": options.batch,
+        }
+        if self.kind == "traditional":
+            settings = {
+                "accumulate": options.traditional_micro,
+                "batch_size": options.traditional_batch,
+            }
         job = make_job(self.world, self.shape, self.shape.steps, **settings)
-        kept = job.train_files[files]
-        if kind == "traditional":
-            # A file has a micro-batch over all ranks of the product's largest world.
-            kept = kept[: max(1, options.traditional_micro // self.largest)]
-        return job.model_copy(update={"train_files": kept})
+        tables = {
+            name: table.model_copy(update={"sharding": options.sharding})
+            for name, table in job.tables.items()
+        }
+        return job.model_copy(update={"tables": tables, "train_files": job.train_files[files]})
 
-    def groups(
-        self, stack: ExitStack, folder: Path, kind: str, *, controls: bool = True
-    ) -> list[Group]:
+    def groups(self, stack: ExitStack, folder: Path, *, controls: bool = True) -> list[Group]:
         """The groups of a contender: one process, ranks, and their control if it is wanted."""
-        found = []
-        count = self.largest if controls else 1
-        alone = [self.job(slice(n, None, self.largest), 1, kind=kind) for n in range(count)]
+        found, kind = [], self.kind
+        count = self.largest if controls or kind == "traditional" else 1
+        alone = [self.job(slice(n, None, self.largest), 1) for n in range(count)]
         every = open_group(stack, folder, f"{kind}_control", kind, alone, together=False)
         found.append(Group(f"{kind}_1", every.processes[:1], together=True))
         for ranks in self.options.ranks:
             if kind == "traditional":
                 jobs = alone[:ranks]
             else:
-                files = len(range(0, self.shape.steps, self.largest)) * ranks
-                jobs = [self.job(slice(files), ranks, kind=kind)] * ranks
+                jobs = [self.job(slice(self.files * ranks), ranks)] * ranks
             found.append(open_group(stack, folder, f"{kind}_{ranks}", kind, jobs, together=True))
             if controls:
                 some = every.processes[:ranks]
@@ -219,15 +238,12 @@ def compare(groups: Sequence[Group], kind: str, ranks: int) -> dict[str, float]:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """All contenders."""
-    micro = options.micro * options.macros
-    shape = WorldShape(options.rows, micro, batch=options.batch, steps_per_file=1)
-    plan = Plan(options, make_world(options.cache, shape), shape)
     report: dict[str, Any] = {}
     for kind in ("tailtower", "traditional"):
         if kind in options.without:
             continue
         with ExitStack() as stack, tempfile.TemporaryDirectory() as name:
-            groups = plan.groups(stack, Path(name), kind)
+            groups = Plan.of(options, kind).groups(stack, Path(name))
             take_turns(groups, options.runs)
             for ranks in options.ranks:
                 report |= compare(groups, kind, ranks)
@@ -259,7 +275,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, default=8192, help="micro-batch over all ranks")
     parser.add_argument("--micro", type=int, default=16, help="micro-batches of a macro-batch")
     parser.add_argument("--macros", type=int, default=2, help="macro-batches of one run")
-    parser.add_argument("--traditional-micro", type=int, default=16)
+    parser.add_argument(
+        "--traditional-micro", type=int, default=16, help="batches that are exchanged together"
+    )
+    parser.add_argument("--traditional-batch", type=int, default=1024, help="of a rank")
+    parser.add_argument("--sharding", default="auto", help="of all tables of the product")
     parser.add_argument("--runs", type=int, default=5, help="counted runs of each group")
     parser.add_argument("--without", nargs="*", default=[], choices=["tailtower", "traditional"])
     parser.add_argument("--cache", type=Path, default=Path("var/benchmarks"))

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from benchmarks import plan, scaling
-from benchmarks.training_world import WorldShape
+from models.storage import parquet_rows
 from tasks.errors import ConfigError
 
 
@@ -53,22 +53,30 @@ def test_ranks_wait_for_the_slowest_and_controls_for_nobody():
 
 
 def test_every_rank_has_the_same_work(tmp_path):
-    shape = WorldShape(100, 16, batch=64, steps_per_file=1)
-    options = argparse.Namespace(ranks=[2, 4], micro=16, batch=64, traditional_micro=8)
-    (tmp_path / "train").mkdir()
-    for number in range(16):
-        (tmp_path / f"train/part-{number:05d}.parquet").touch()
-    plan_of = scaling.Plan(options, tmp_path, shape)
+    options = argparse.Namespace(
+        ranks=[2, 4],
+        rows=100,
+        micro=16,
+        macros=2,
+        batch=64,
+        traditional_micro=8,
+        traditional_batch=32,
+        sharding="auto",
+        cache=tmp_path,
+    )
+    ours = scaling.Plan.of(options, "tailtower")
     for ranks in (1, 2, 4):
-        files = 4 * ranks
-        job = plan_of.job(slice(files), ranks, kind="tailtower")
-        assert len(job.train_files) == files
+        job = ours.job(slice(ours.files * ranks), ranks)
         assert job.training.batch_size == 64, "as many negatives at any number of ranks"
         assert job.training.accumulate == 4 * ranks
-    own = [plan_of.job(slice(n, None, 4), 1, kind="traditional") for n in range(4)]
-    assert {len(job.train_files) for job in own} == {2}
-    assert {job.training.batch_size * job.training.accumulate for job in own} == {128}
-    assert not set(own[0].train_files) & set(own[1].train_files)
+        rows = sum(parquet_rows(path) for path in job.train_files)
+        assert rows == 2 * 4 * 64 * ranks, "two macro-batches"
+    theirs = scaling.Plan.of(options, "traditional")
+    own = [theirs.job(slice(n, None, 4), 1) for n in range(4)]
+    assert len({path for job in own for path in job.train_files}) == 4
+    for job in own:
+        assert sum(parquet_rows(path) for path in job.train_files) == 8 * 32
+        assert job.training.batch_size * job.training.accumulate == 8 * 32
 
 
 def test_more_ranks_than_cores_are_refused(monkeypatch):
@@ -84,7 +92,18 @@ def test_more_ranks_than_cores_are_refused(monkeypatch):
 @pytest.mark.integration
 @pytest.mark.timeout(400)
 def test_a_small_comparison_ends_with_all_keys(tmp_path, capsys):
-    sizes = ["--rows", "2000", "--batch", "128", "--micro", "4", "--traditional-micro", "4"]
+    sizes = [
+        "--rows",
+        "2000",
+        "--batch",
+        "128",
+        "--micro",
+        "4",
+        "--traditional-micro",
+        "4",
+        "--traditional-batch",
+        "64",
+    ]
     scaling.main([*sizes, "--macros", "1", "--runs", "1", "--cache", str(tmp_path)])
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
     for key in (

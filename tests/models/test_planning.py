@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from models.memory_estimate import TableShard, place_tables
 
 from models import accumulation
 from models.accumulation import StepOutcome
 from models.calibration import costs_of, measure_link
 from models.config import EmbeddingTableSettings, ModelSettings, TrainingSettings
+from models.memory_estimate import TableShard, place_tables
 from models.planning import Cluster, Costs, Job, predict, step_seconds
 from models.profiling import profile_training
 from models.rehearsal import rehearsal_job
@@ -198,7 +198,8 @@ def test_reading_beside_the_computation_costs_what_does_not_fit() -> None:
 
 
 def test_efficiency_and_price() -> None:
-    costs = Costs.of_machine(45e9, 14e9)
+    # Every rank takes part in every pool, so that what each costs would grow with the ranks.
+    costs = dataclasses.replace(Costs.of_machine(45e9, 14e9), micro_batch=0.0, example=0.0)
     free = Cluster(costs, link_bandwidth=1e18, link_latency=0.0, price=36.0)
     job = _job(sharding="row_wise")
     alone, many = predict(job, free, 1), predict(job, free, 64)
