@@ -14,7 +14,7 @@ under Memory Limited Setup", RepL4NLP 2021).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -62,7 +62,7 @@ class StepOutcome:
 
 @dataclass(frozen=True)
 class _Part:
-    """A pool as codes, which become positions in the fetched rows.
+    """A pool as codes, which become positions in the rows that it touches.
 
     Attributes:
         pool: What is compared.
@@ -70,6 +70,8 @@ class _Part:
         items: Codes of this rank's share of the different items, in as many portions.
         sizes: How many of the different items each rank has.
         weight: Weight of each of this rank's examples.
+        places: Where the rows that the pool touches are among the fetched ones, by table; the
+            codes become positions in these. Empty where the pool touches all of them.
     """
 
     pool: Pool
@@ -77,6 +79,7 @@ class _Part:
     items: Sequence[Codes]
     sizes: Sequence[int]
     weight: Tensor
+    places: dict[str, Tensor]
 
 
 @dataclass
@@ -137,10 +140,14 @@ class MacroStep:
         share = 1.0 / max(macro.weight, 1e-12)
         scale = share * self._optimization.scale.factor
         for part in parts:
+            with self.clock.part("towers forward"):
+                rows = _touched(part, fetched.rows)
             if len(part.users) == 1:
-                self._one_pass(part, fetched.rows, scale, totals)
+                self._one_pass(part, rows, scale, totals)
             else:
-                self._two_passes(part, fetched.rows, scale, totals)
+                self._two_passes(part, rows, scale, totals)
+            with self.clock.part("towers backward"):
+                _give_back(part, rows, fetched.rows)
         with self.clock.part("updating"):
             norm = self._optimization.step(fetched)
         return StepOutcome(
@@ -166,30 +173,42 @@ class MacroStep:
             items=[self._encoder.item_codes(some) for some in torch.split(mine, portion)],
             sizes=[stop - start for start, stop in shares],
             weight=torch.cat([batch.weight for batch in pool.local]),
+            places={},
         )
 
-    def _unique(self, parts: Iterable[_Part]) -> tuple[dict[str, Tensor], int]:
-        """Row numbers that the macro-batch touches; codes become positions in them."""
-        uses: dict[str, list[tuple[Codes, str]]] = {name: [] for name in self._tables.names}
+    def _unique(self, parts: Sequence[_Part]) -> tuple[dict[str, Tensor], int]:
+        """Row numbers that the macro-batch touches; codes become positions in those of a part."""
+        touched: dict[str, list[Tensor]] = {name: [] for name in self._tables.names}
+        total = 0
         for part in parts:
-            for tower, portions in (
-                (self._model.user, part.users),
-                (self._model.item, part.items),
+            for table, places in self._uses(part).items():
+                values = [codes[name].values for codes, name in places]
+                joined = torch.cat(values) if values else self._tables.no_rows
+                total += joined.numel()
+                rows, positions = self._distinct[table](joined.to(self._device))
+                touched[table].append(rows)
+                for (codes, name), part_of_all in zip(
+                    places, torch.split(positions, [len(v) for v in values]), strict=True
+                ):
+                    codes[name] = Jagged(part_of_all, codes[name].offsets)
+        if len(parts) == 1:
+            return {name: rows for name, (rows,) in touched.items()}, total
+        unique = {}
+        for table, some in touched.items():
+            unique[table], positions = self._distinct[table](torch.cat(some))
+            for part, places_of_part in zip(
+                parts, torch.split(positions, [len(rows) for rows in some]), strict=True
             ):
-                for f in tower.coded:
-                    uses[f.table] += [(codes, f.name) for codes in portions]
-        unique, total = {}, 0
-        for table, places in uses.items():
-            values = [codes[name].values for codes, name in places]
-            joined = torch.cat(values) if values else torch.zeros(0, dtype=torch.int64)
-            joined = joined.to(self._device)
-            total += joined.numel()
-            unique[table], positions = self._distinct[table](joined)
-            for (codes, name), part_of_all in zip(
-                places, torch.split(positions, [len(v) for v in values]), strict=True
-            ):
-                codes[name] = Jagged(part_of_all, codes[name].offsets)
+                part.places[table] = places_of_part
         return unique, total
+
+    def _uses(self, part: _Part) -> dict[str, list[tuple[Codes, str]]]:
+        """Where a part's codes of each table stand."""
+        uses: dict[str, list[tuple[Codes, str]]] = {name: [] for name in self._tables.names}
+        for tower, portions in ((self._model.user, part.users), (self._model.item, part.items)):
+            for f in tower.coded:
+                uses[f.table] += [(codes, f.name) for codes in portions]
+        return uses
 
     def _one_pass(
         self, part: _Part, rows: Mapping[str, Tensor], scale: float, totals: _Totals
@@ -235,3 +254,27 @@ class MacroStep:
         totals.repeats, totals.known = totals.repeats + repeats, totals.known + known
         totals.columns += len(candidates.item)
         return loss
+
+
+def _touched(part: _Part, fetched: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The rows that a part touches, as leaves.
+
+    A gradient of all fetched rows for each micro-batch would cost more than the towers.
+    """
+    if not part.places:
+        return fetched
+    return {
+        table: fetched[table].detach().index_select(0, places).requires_grad_()
+        for table, places in part.places.items()
+    }
+
+
+def _give_back(part: _Part, rows: Mapping[str, Tensor], fetched: Mapping[str, Tensor]) -> None:
+    """Adds the gradients of a part's rows to those of the fetched ones."""
+    for table, places in part.places.items():
+        whole, gradient = fetched[table], rows[table].grad
+        if gradient is None:
+            continue
+        if whole.grad is None:
+            whole.grad = torch.zeros_like(whole)
+        whole.grad.index_add_(0, places, gradient)
