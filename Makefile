@@ -26,7 +26,8 @@ test-slow: setup ## the tests that start services, kill processes or train for l
 	@$(VENV)/pytest -m slow --hypothesis-profile=default
 
 reliability: setup ## kill what can be killed, and write docs/reliability.md from what happened
-	@TAILTOWER_RELIABILITY=var/reliability $(VENV)/pytest -m slow tests/tasks/launch/test_kill_matrix.py
+	@TAILTOWER_RELIABILITY=var/reliability $(VENV)/pytest -m "slow or not slow" \
+		tests/models/test_resharding.py tests/tasks/launch/test_kill_matrix.py
 	@$(VENV)/python -m tests.reliability var/reliability
 
 up: setup ## start Airflow and MLflow on this machine, on loopback only

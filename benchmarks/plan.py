@@ -24,8 +24,8 @@ from benchmarks.scaling import Plan, take_turns
 from benchmarks.training import say
 from benchmarks.training_world import WorldShape
 from models.config import TrainJob
+from models.expected_work import DataShape
 from models.planning import Cluster, Job, predict
-from models.step_load import DataShape
 
 
 def planned(job: TrainJob, shape: WorldShape) -> Job:

@@ -30,7 +30,9 @@ from models.loss import Loss
 from models.negative_pool import NegativePool, Pool
 from models.optimization import Optimization
 from models.reader import MacroBatch
+from models.skew import HotRow
 from models.step_clock import StepClock
+from models.step_load import StepLoad
 from models.two_tower import TwoTower
 
 Codes = TowerInputs
@@ -49,6 +51,9 @@ class StepOutcome:
         known: Draws that were no negatives because the user is known to like them.
         columns: Different items that the examples were compared with, over all pools.
         norm: Norm of the gradient before it was limited, or None without a limit.
+        load: What was asked of each rank; None where nothing is exchanged.
+        hot: Most frequent row of each table that is spread, and its share of the table's codes,
+            of this rank; only with `load`.
     """
 
     loss: Tensor
@@ -58,6 +63,8 @@ class StepOutcome:
     known: Tensor
     columns: int
     norm: Tensor | None
+    load: StepLoad | None
+    hot: Mapping[str, HotRow]
 
 
 @dataclass(frozen=True)
@@ -131,10 +138,11 @@ class MacroStep:
         """One optimizer step; every rank takes part with its share of the same macro-batch."""
         with self.clock.part("encoding"):
             parts = [self._encode(pool) for pool in self._negatives.pools(macro)]
-            unique, codes = self._unique(parts)
+            unique, codes, hot = self._unique(parts)
         self._optimization.begin(macro.step)
         with self.clock.part("fetching rows"):
             fetched = self._tables.fetch(unique)
+        load = self._tables.load
         nothing = torch.zeros((), dtype=torch.int64, device=self._device)
         totals = _Totals(torch.zeros((), device=self._device), nothing, nothing)
         share = 1.0 / max(macro.weight, 1e-12)
@@ -158,6 +166,8 @@ class MacroStep:
             known=totals.known,
             columns=totals.columns,
             norm=norm,
+            load=load,
+            hot=hot,
         )
 
     def _encode(self, pool: Pool) -> _Part:
@@ -176,31 +186,40 @@ class MacroStep:
             places={},
         )
 
-    def _unique(self, parts: Sequence[_Part]) -> tuple[dict[str, Tensor], int]:
+    def _unique(self, parts: Sequence[_Part]) -> tuple[dict[str, Tensor], int, dict[str, HotRow]]:
         """Row numbers that the macro-batch touches; codes become positions in those of a part."""
-        touched: dict[str, list[Tensor]] = {name: [] for name in self._tables.names}
-        total = 0
-        for part in parts:
-            for table, places in self._uses(part).items():
-                values = [codes[name].values for codes, name in places]
-                joined = torch.cat(values) if values else self._tables.no_rows
-                total += joined.numel()
-                rows, positions = self._distinct[table](joined.to(self._device))
-                touched[table].append(rows)
-                for (codes, name), part_of_all in zip(
-                    places, torch.split(positions, [len(v) for v in values]), strict=True
-                ):
-                    codes[name] = Jagged(part_of_all, codes[name].offsets)
-        if len(parts) == 1:
-            return {name: rows for name, (rows,) in touched.items()}, total
-        unique = {}
-        for table, some in touched.items():
-            unique[table], positions = self._distinct[table](torch.cat(some))
-            for part, places_of_part in zip(
-                parts, torch.split(positions, [len(rows) for rows in some]), strict=True
-            ):
-                part.places[table] = places_of_part
-        return unique, total
+        unique, hot, total = {}, {}, 0
+        uses = [self._uses(part) for part in parts]
+        for table in self._tables.names:
+            touched, counts = [], []
+            for use in uses:
+                rows, positions = self._positions(table, use[table])
+                total += positions.numel()
+                touched.append(rows)
+                if table in self._tables.exchanged:
+                    counts.append(torch.bincount(positions, minlength=len(rows)))
+            if len(parts) == 1:
+                unique[table], found = touched[0], counts
+            else:
+                unique[table], positions = self._distinct[table](torch.cat(touched))
+                places = torch.split(positions, [len(rows) for rows in touched])
+                for part, places_of_part in zip(parts, places, strict=True):
+                    part.places[table] = places_of_part
+                sums = torch.zeros_like(unique[table])
+                found = [sums.index_add_(0, positions, torch.cat(counts))] if counts else []
+            if found and found[0].numel():
+                hot[table] = _hottest(unique[table], found[0])
+        return unique, total, hot
+
+    def _positions(self, table: str, places: Sequence[tuple[Codes, str]]) -> tuple[Tensor, Tensor]:
+        """Different rows of some codes, whose values become positions in them; and all of these."""
+        values = [codes[name].values for codes, name in places]
+        joined = torch.cat(values) if values else self._tables.no_rows
+        rows, positions = self._distinct[table](joined.to(self._device))
+        parts = torch.split(positions, [len(v) for v in values])
+        for (codes, name), part in zip(places, parts, strict=True):
+            codes[name] = Jagged(part, codes[name].offsets)
+        return rows, positions
 
     def _uses(self, part: _Part) -> dict[str, list[tuple[Codes, str]]]:
         """Where a part's codes of each table stand."""
@@ -278,3 +297,9 @@ def _give_back(part: _Part, rows: Mapping[str, Tensor], fetched: Mapping[str, Te
         if whole.grad is None:
             whole.grad = torch.zeros_like(whole)
         whole.grad.index_add_(0, places, gradient)
+
+
+def _hottest(unique: Tensor, counts: Tensor) -> HotRow:
+    """The most frequent row but the padding row, and its share of the codes."""
+    count, place = counts.masked_fill(unique == 0, 0).max(0)
+    return int(unique[place]), int(count) / int(counts.sum())

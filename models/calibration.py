@@ -14,11 +14,11 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing import start_processes
 
+from models.expected_work import StepWork, step_work
 from models.memory_estimate import place_tables
 from models.planning import Costs, Job
 from models.profiling import Profile, profile_training
 from models.rehearsal import rehearsal_job
-from models.step_load import StepLoad, step_load
 
 _TINY = 8  # examples of a micro-batch that costs next to nothing but its calls
 _REPEATS = 5
@@ -50,7 +50,7 @@ def measure_costs(job: Job, steps: int = 3) -> tuple[Costs, Profile]:
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as folder:
         calls = _call_seconds(job, Path(folder) / "tiny")
         profile = profile_training(rehearsal_job(job, Path(folder) / "full", steps + 2), steps)
-    load = step_load(
+    load = step_work(
         job.model,
         job.tables,
         job.table_rows,
@@ -71,7 +71,7 @@ def _call_seconds(job: Job, folder: Path) -> float:
     return sum(found.seconds.values()) / training.accumulate
 
 
-def costs_of(seconds: Mapping[str, float], load: StepLoad, micro_batch: float) -> Costs:
+def costs_of(seconds: Mapping[str, float], load: StepWork, micro_batch: float) -> Costs:
     """Costs of units of work, from the time of a step's parts.
 
     Args:

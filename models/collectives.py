@@ -68,6 +68,15 @@ def maximum(values: list[int], device: torch.device) -> list[int]:
     return [int(v) for v in tensor]
 
 
+def gather_numbers(numbers: Tensor) -> Tensor:
+    """The same count of numbers of every rank, `[K]` to `[ranks, K]`; on the CPU afterwards."""
+    if world_size() == 1:
+        return numbers[None].cpu()
+    parts = [torch.empty_like(numbers) for _ in range(world_size())]
+    dist.all_gather(parts, numbers)
+    return torch.stack(parts).cpu()
+
+
 def total(value: Tensor) -> Tensor:
     """Sum over all ranks."""
     if world_size() > 1:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterable
+from pathlib import Path
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -112,6 +114,34 @@ def keep_freed_memory() -> None:
         return
     mallopt(_M_MMAP_THRESHOLD, _LARGEST_THRESHOLD)
     mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+def rank_memory_bytes(device: torch.device) -> tuple[int, int]:
+    """Memory that this rank may use, and what its process holds of it already.
+
+    Ranks of one machine share what is free, within the limit of their container.
+    """
+    if device.type != "cpu":
+        unused, _ = torch.accelerator.get_memory_info(device)
+        return int(unused), 0
+    held = psutil.Process().memory_info().rss
+    free: float = min(psutil.virtual_memory().available, _free_in_container(Path("/sys/fs/cgroup")))
+    return held + int(free) // local_world_size(), held
+
+
+def _free_in_container(cgroup: Path) -> float:
+    """Bytes below the limit of this process's control group (version 2); no limit is infinite."""
+    try:
+        limit = (cgroup / "memory.max").read_text().strip()
+        used = int((cgroup / "memory.current").read_text())
+        lines = (cgroup / "memory.stat").read_text().splitlines()
+    except (OSError, ValueError):
+        return float("inf")
+    if limit == "max":
+        return float("inf")
+    # Files that are cached give way.
+    cached = sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
+    return max(0, int(limit) - used + cached)
 
 
 def peak_memory_bytes(device: torch.device) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from models.device_feed import on_device
 from models.embedding_tables import EmbeddingTables
 from models.encoder import Encoder
 from models.loss import loss_of
+from models.memory_check import MemoryCheck
 from models.memory_use import MemoryUse, NewTensors, bytes_of
 from models.negative_pool import NegativePool
 from models.negatives import AliasSampler
@@ -31,6 +33,8 @@ from models.prior import prior_scores
 from models.progress import Meter, MetricSink, TrainSummary
 from models.reader import ExampleReader, MacroBatch
 from models.row_selection import select_rows
+from models.skew import SkewWatch, diagnose
+from models.skew import report as skew_report
 from models.step_clock import StepClock
 from models.step_trace import TRACES, StepTrace
 from models.stopping import StopRequest
@@ -71,6 +75,35 @@ class _Counts:
         return report
 
 
+class _SkewReports:
+    """Tells the first rank's sink why steps, or ranks, differ."""
+
+    def __init__(self, watch: SkewWatch, sink: MetricSink | None) -> None:
+        self._watch = watch
+        self._sink = sink
+        self._told: set[tuple[str, int | None, str | None]] = set()
+
+    def add(self, seconds: float, outcome: StepOutcome) -> None:
+        """Counts a step of this rank."""
+        if outcome.load is not None:
+            self._watch.add(seconds, outcome.load, outcome.hot)
+
+    def take(self, last: bool) -> dict[str, float]:
+        """The numbers of a report; what is new is told at once, and all of it at the end."""
+        steps = self._watch.steps()
+        if steps is None:
+            return {}
+        found = {(f.cause, f.rank, f.table) for f in diagnose(steps)}
+        if self._sink is not None and (last or found - self._told):
+            self._sink.log_text("skew", skew_report(steps))
+        self._told |= found
+        return {
+            "step_p99_over_p50": steps.spread,
+            "rank_bytes_max_over_mean": steps.unevenness,
+            "rank_wait_share": float((steps.wait.sum(0) / steps.seconds.sum(0)).max()),
+        }
+
+
 class DistributedTraining:
     """One run of a job on one rank; every rank makes its own.
 
@@ -78,6 +111,9 @@ class DistributedTraining:
         job: The job.
         sink: Where the first rank reports to.
         device: This rank's device.
+
+    Raises:
+        MemoryShortageError: A rank would need more memory than it has; nothing was taken yet.
     """
 
     def __init__(self, job: TrainJob, sink: MetricSink, device: torch.device) -> None:
@@ -87,6 +123,7 @@ class DistributedTraining:
         self._first = collectives.rank() == 0
         self._sink = sink
         self._memory: dict[str, float] | None = None
+        check = MemoryCheck(job, device)
         corpus = Corpus.from_parquet(job.corpus_file, job.model, job.table_rows)
         self._selection = collectives.first_decides(lambda: select_rows(job))
         self._reader = ExampleReader(
@@ -112,7 +149,14 @@ class DistributedTraining:
             settings.seed,
             device,
             settings.table_ranks,
+            settings.communication,
+            check.free,
+            lambda parts: check.require(
+                parts, corpus, self._reader.largest_file, sink if self._first else None
+            ),
         )
+        self.skew = SkewWatch(self._tables.exchanged, self._tables.sharding)
+        """The latest steps; empty where nothing is exchanged."""
         self._scale = LossScale(needs_scale(layers), device)
         self._optimization = Optimization(
             settings.optimizer, self._towers, self._tables, self._scale
@@ -156,15 +200,27 @@ class DistributedTraining:
         Raises:
             TrainingStopped: The process was told to stop; a checkpoint was written first.
         """
-        resumed_from = self._checkpoints.latest()
-        if resumed_from is not None:
-            self._restore(resumed_from)
-        elif self._job.warm_start is not None:
+        resumed_from = self.resume()
+        if resumed_from is None and self._job.warm_start is not None:
             self.start_from(self._job.warm_start)
         self._announce(resumed_from)
         summary = self.fit(stop, resumed_from)
         self._export()
         return summary
+
+    def resume(self) -> int | None:
+        """Loads the newest checkpoint, whatever number of ranks wrote it; a collective.
+
+        Returns:
+            Steps that were taken before it; None when there is none.
+
+        Raises:
+            CheckpointError: It is another job's, or cannot be spread over these ranks.
+        """
+        step = self._checkpoints.latest()
+        if step is not None:
+            self._restore(step)
+        return step
 
     def fit(
         self, stop: StopRequest, resumed_from: int | None = None, steps: int | None = None
@@ -184,6 +240,7 @@ class DistributedTraining:
             self._job, self._reader.steps, done, self._sink if self._first else None, self._device
         )
         counts = _Counts()
+        skew = _SkewReports(self.skew, self._sink if self._first else None)
         waited = self._reader.waited
         first = done
         traced = self._job.training.trace_steps if self._first else 0
@@ -200,14 +257,21 @@ class DistributedTraining:
                 # The first step makes state that the others find; a run of one step has no other.
                 settled = macro.step == min(first + 1, self._reader.steps - 1)
                 measured = settled and self._memory is None
+                started = time.perf_counter()
                 outcome = self._measured(macro) if measured else self._step.run(macro)
+                skew.add(time.perf_counter() - started, outcome)
                 trace.after()
                 done = macro.step + 1
                 counts.add(outcome, macro.examples)
                 meter.add(macro.examples, outcome.loss)
                 recall, improved = self._validate(done, meter)
                 if recall or meter.due(done):
-                    report = {**counts.take(), **recall, **(self._memory or {})}
+                    report = {
+                        **counts.take(),
+                        **skew.take(last=done == self._reader.steps),
+                        **recall,
+                        **(self._memory or {}),
+                    }
                     if self._scale.active:
                         report["loss_scale"] = self._scale.factor
                         report["skipped_steps"] = self._scale.skipped

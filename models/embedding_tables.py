@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from models import collectives
 from models.config import EmbeddingTableSettings, OptimizerSettings
+from models.memory_estimate import Placement, TableShard
 from models.replicated_tables import ReplicatedTables
+from models.step_load import StepLoad
 from models.table_parts import TablePart, one_number_a_row, whole_state
 
 if TYPE_CHECKING:
@@ -42,6 +45,9 @@ class EmbeddingTables:
         seed: Seed of the initial rows.
         device: This rank's device.
         ranks: Over how many ranks, the first ones, they are spread; by default over all.
+        communication: Type in which rows and gradients travel between ranks.
+        memory: Bytes that each rank may use for everything; by default the planner guesses.
+        check: Called, on every rank, with where the parts will be, before memory is taken.
 
     Raises:
         ModelError: The tables cannot be spread over the ranks as the settings want it.
@@ -55,6 +61,9 @@ class EmbeddingTables:
         seed: int,
         device: torch.device,
         ranks: int | None = None,
+        communication: str = "fp32",
+        memory: int | None = None,
+        check: Callable[[Placement], None] = lambda _: None,
     ) -> None:
         copied = {name: t for name, t in tables.items() if t.sharding == "data_parallel"}
         spread = {name: t for name, t in tables.items() if name not in copied}
@@ -65,17 +74,43 @@ class EmbeddingTables:
         self._dims = {name: table.dim for name, table in tables.items()}
         self.no_rows = torch.zeros(0, dtype=torch.int64, device=device)
         """Row numbers of a table that is not asked for anything."""
-        self._replicated = ReplicatedTables(copied, rows, optimizer, seed, device)
+        copies = {
+            name: [TableShard(rank, rows[name], t.dim) for rank in range(collectives.world_size())]
+            for name, t in copied.items()
+        }
         self._sharded: ShardedTables | None = None
         if spread:
             # Copied tables do without TorchRec and FBGEMM, which not every machine has.
             from models.sharded_tables import ShardedTables
 
-            self._sharded = ShardedTables(spread, rows, optimizer, seed, device, ranks)
+            self._sharded = ShardedTables(
+                spread,
+                rows,
+                optimizer,
+                seed,
+                device,
+                ranks,
+                communication,
+                memory,
+                lambda parts: check({**copies, **parts}),
+            )
+        else:
+            check(copies)
+        self._replicated = ReplicatedTables(copied, rows, optimizer, seed, device)
         self.sharding = dict.fromkeys(copied, "data_parallel")
         """How each table is spread."""
         if self._sharded is not None:
             self.sharding |= self._sharded.sharding
+
+    @property
+    def exchanged(self) -> Sequence[str]:
+        """Tables whose rows travel between ranks, in the order of `StepLoad.bytes`."""
+        return () if self._sharded is None else self._sharded.exchanged
+
+    @property
+    def load(self) -> StepLoad | None:
+        """What the last fetch asked of each rank; None where nothing is exchanged."""
+        return None if self._sharded is None else self._sharded.load
 
     def fetch(self, unique: Mapping[str, Tensor]) -> FetchedRows:
         """Rows of every table; a collective.

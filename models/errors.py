@@ -19,6 +19,10 @@ class FencedError(CheckpointError):
     """Other ranks have taken the place of these, which may commit nothing any more."""
 
 
+class MemoryShortageError(ModelError):
+    """A rank would need more memory than it has."""
+
+
 class ExamplesError(ModelError):
     """A file of examples cannot be used; names the file and, where known, the row.
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from models.config import EmbeddingTableSettings, ModelSettings, TrainingSettings
+from models.expected_work import DataShape, StepWork, step_work
 from models.memory_estimate import Placement, RankMemory, estimate_rank_memory, place_tables
-from models.step_load import DataShape, StepLoad, step_load
 
 _HOUR = 3600.0
 
@@ -124,7 +124,7 @@ class Prediction:
     hosts: int
     ranks: int
     memory: RankMemory
-    load: StepLoad
+    load: StepWork
     seconds: Mapping[str, float]
     efficiency: float
     price: float
@@ -174,7 +174,7 @@ def predict(job: Job, cluster: Cluster, hosts: int) -> Prediction:
     ranks = hosts * cluster.ranks_a_host
     training = job.training_of(ranks)
     placement = place_tables(job.tables, job.table_rows, ranks, training.table_ranks)
-    load = step_load(job.model, job.tables, job.table_rows, training, ranks, placement, job.data)
+    load = step_work(job.model, job.tables, job.table_rows, training, ranks, placement, job.data)
     seconds = step_seconds(load, cluster, hosts, ranks)
     total = sum(seconds.values())
     # The same examples for each rank, with nobody to talk to and nobody to share a core with.
@@ -190,13 +190,13 @@ def predict(job: Job, cluster: Cluster, hosts: int) -> Prediction:
     )
 
 
-def _alone(job: Job) -> StepLoad:
+def _alone(job: Job) -> StepWork:
     training = job.training_of(1)
     placement = place_tables(job.tables, job.table_rows, 1)
-    return step_load(job.model, job.tables, job.table_rows, training, 1, placement, job.data)
+    return step_work(job.model, job.tables, job.table_rows, training, 1, placement, job.data)
 
 
-def step_seconds(load: StepLoad, cluster: Cluster, hosts: int, ranks: int) -> dict[str, float]:
+def step_seconds(load: StepWork, cluster: Cluster, hosts: int, ranks: int) -> dict[str, float]:
     """Time of a macro-batch by part; the formula of `docs/planning.md`."""
     c = cluster.costs
     slower = max(1.0, 1.0 / cluster.cores_a_rank)

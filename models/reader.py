@@ -128,6 +128,8 @@ class ExampleReader:
         if self.examples == 0:
             where = job.train_files[0] if job.train_files else "no files"
             raise ExamplesError("there are no training examples", where)
+        self.largest_file = max(self._in_file)
+        """Rows of the largest file."""
         self.steps_per_epoch = -(-self.examples // self._macro)
         """Macro-batches of one epoch."""
         self.steps = self.steps_per_epoch * job.training.epochs

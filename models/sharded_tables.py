@@ -10,7 +10,7 @@ costs about half of what TorchRec's kernels for bags of any length take, and sen
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor, PoolingType
 from torchrec.distributed.comm_ops import set_gradient_division
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
@@ -28,7 +29,8 @@ from torchrec.distributed.planner.types import (
     TopologyFactory,
     TrainerConfig,
 )
-from torchrec.distributed.types import Awaitable, ShardingPlan
+from torchrec.distributed.sharding_plan import column_wise
+from torchrec.distributed.types import Awaitable, CommOp, QuantizedCommCodecs, ShardingPlan
 from torchrec.modules.embedding_configs import DataType
 
 from models import collectives
@@ -36,8 +38,10 @@ from models.config import EmbeddingTableSettings, OptimizerSettings
 from models.device import local_world_size
 from models.errors import ModelError
 from models.initial import initial_rows
+from models.memory_estimate import Placement, TableShard, column_holders
 from models.row_exchange import Piece, RowExchange
 from models.row_optimizers import ACCUMULATOR
+from models.step_load import StepLoad, Traffic
 from models.table_parts import TablePart
 
 _OPTIMIZERS = {
@@ -47,6 +51,12 @@ _OPTIMIZERS = {
     "sgd": EmbOptimType.EXACT_SGD,
 }
 _DATA_TYPES = {"fp32": DataType.FP32, "fp16": DataType.FP16}
+# Of the gradients of a mean over a macro-batch, many are below what fp16 can hold.
+_EXCHANGED_AS = {
+    "fp32": (None, torch.float32),
+    "fp16": (torch.float16, torch.bfloat16),
+    "bf16": (torch.bfloat16, torch.bfloat16),
+}
 _RESERVED_MEMORY = 0.2  # share of each rank's memory that the planner leaves to everything else
 
 
@@ -64,6 +74,10 @@ class ShardedTables(nn.Module):
         seed: Seed of the initial rows.
         device: This rank's device.
         ranks: Over how many ranks, the first ones, they are spread; by default over all.
+        communication: Type in which rows and gradients travel between ranks.
+        memory: Bytes that each rank may use for everything; None to leave it to the planner's own
+            idea of a machine.
+        check: Called, on every rank, with where the parts will be, before memory is taken.
 
     Raises:
         ModelError: TorchRec's planner found no way to spread the tables, or the device has no
@@ -78,6 +92,9 @@ class ShardedTables(nn.Module):
         seed: int,
         device: torch.device,
         ranks: int | None = None,
+        communication: str = "fp32",
+        memory: int | None = None,
+        check: Callable[[Placement], None] = lambda _: None,
     ) -> None:
         super().__init__()
         if optimizer.sparse == "adam" and device.type == "cpu":
@@ -109,10 +126,16 @@ class ShardedTables(nn.Module):
                 "optimizer": _OPTIMIZERS[optimizer.sparse],
                 "learning_rate": self._learning_rate,
                 "eps": optimizer.eps,
-            }
+            },
+            qcomm_codecs_registry=_codecs(communication),
         )
         holder = _Holder(collection)
-        plan = _agree_on_plan(holder, sharder, tables, device, ranks)
+        plan = _agree_on_plan(holder, sharder, tables, device, ranks, memory)
+        placement = _placement_of(plan)
+        check(placement)
+        self._traffic = Traffic(placement, rows, self._names, device)
+        self.load: StepLoad | None = None
+        """What the last fetch asked of each rank; None where nothing is exchanged."""
         self._model = DistributedModelParallel(
             holder, device=device, plan=plan, sharders=[sharder], init_data_parallel=False
         )
@@ -120,7 +143,9 @@ class ShardedTables(nn.Module):
         """How each table is spread."""
         self._factor = 1.0
         self._fill(tables, seed)
-        self._exchange = self._exchange_in_place(optimizer)
+        self._exchange = self._exchange_in_place(optimizer, communication)
+        self.exchanged: Sequence[str] = () if collectives.world_size() == 1 else self._names
+        """Tables whose rows travel between ranks, in the order of `StepLoad.bytes`."""
 
     def fetch(self, unique: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rows of every table, attached to the graph that updates them.
@@ -133,10 +158,13 @@ class ShardedTables(nn.Module):
             Rows by table, `[len(unique), dim]`.
         """
         if self._exchange is not None:
+            if self.exchanged:
+                _, self.load = self._traffic.announce(unique)
             return self._exchange.fetch(unique)
         counts = [unique[name].numel() for name in self._names]
         # Bags of one: tables with fewer rows, and ranks with fewer rows, end in empty bags.
-        (stride,) = collectives.maximum([max(counts)], self._device)
+        stride, load = self._traffic.announce(unique)
+        self.load = load if self.exchanged else None
         lengths = torch.zeros(len(counts), stride, dtype=torch.int64, device=self._device)
         for line, count in zip(lengths, counts, strict=True):
             line[:count] = 1
@@ -254,7 +282,9 @@ class ShardedTables(nn.Module):
         for name in self._names:
             yield name, state[f"collection.embedding_bags.{name}.weight"]
 
-    def _exchange_in_place(self, optimizer: OptimizerSettings) -> RowExchange | None:
+    def _exchange_in_place(
+        self, optimizer: OptimizerSettings, communication: str
+    ) -> RowExchange | None:
         """What reads and moves rows where they are; None where TorchRec's kernels do."""
         if self._device.type != "cpu":
             return None
@@ -266,7 +296,8 @@ class ShardedTables(nn.Module):
                 (row, column), (height, width) = shard.shard_offsets, shard.shard_sizes
                 if height:
                     pieces.append(Piece(shard.placement.rank(), name, row, column, height, width))
-        return RowExchange(pieces, self.parts(), types, optimizer)
+        rows_as, gradients_as = _EXCHANGED_AS[communication]
+        return RowExchange(pieces, self.parts(), types, optimizer, rows_as, gradients_as)
 
     @torch.no_grad()
     def _fill(self, tables: Mapping[str, EmbeddingTableSettings], seed: int) -> None:
@@ -297,16 +328,18 @@ class _Sharder(EmbeddingBagCollectionSharder):
 
 
 def _agree_on_plan(
-    model: nn.Module,
+    model: _Holder,
     sharder: EmbeddingBagCollectionSharder,
     tables: Mapping[str, EmbeddingTableSettings],
     device: torch.device,
     ranks: int | None,
+    memory: int | None,
 ) -> ShardingPlan:
     """Plans on the first rank; an error there reaches all ranks instead of stopping them.
 
     A table is kept whole where it fits: the pooled exchange of a row-wise table grows with the
-    number of ranks.
+    number of ranks. Where nothing fits, there is a plan all the same, for whoever checks memory to
+    say what is missing.
     """
     # A world that has shrunk may be smaller than what was asked for.
     size = min(ranks or collectives.world_size(), collectives.world_size())
@@ -318,16 +351,25 @@ def _agree_on_plan(
             f"training.table_ranks: {size} of {collectives.world_size()} ranks cannot hold the "
             f"rows of {', '.join(sorted(asked))}: choose table_wise or column_wise"
         )
-    topology = TopologyFactory.create_topology(
-        TrainerConfig(world_size=size, local_world_size=min(local_world_size(), size)),
-        kernel_config=KernelConfig(compute_device=device.type),
-    )
+    capacity = "ddr_cap_bytes" if device.type == "cpu" else "hbm_cap_bytes"
 
-    def attempt(automatic: tuple[str, ...]) -> ShardingPlan:
+    def attempt(automatic: Sequence[str], limit: int | None) -> ShardingPlan:
+        topology = TopologyFactory.create_topology(
+            TrainerConfig(
+                world_size=size,
+                local_world_size=min(local_world_size(), size),
+                **({} if limit is None else {capacity: limit}),
+            ),
+            kernel_config=KernelConfig(compute_device=device.type),
+        )
         constraints = {
             name: ParameterConstraints(
                 sharding_types=list(automatic) if t.sharding == "auto" else [t.sharding],
                 compute_kernels=["fused"],
+                # The same parts at any number of ranks: where the optimizer keeps a number a row
+                # and part, ranks would else decide what is learned, and no checkpoint would fit
+                # another number of them.
+                min_partition=t.part_width if t.sharding == "column_wise" else None,
             )
             for name, t in tables.items()
         }
@@ -336,22 +378,62 @@ def _agree_on_plan(
             constraints=constraints,
             storage_reservation=FixedPercentageStorageReservation(_RESERVED_MEMORY),
         )
-        return planner.plan(model, [sharder])
+        found = planner.plan(model, [sharder])
+        # The planner does not know which tables are hot: it would put all parts of one on the
+        # rank that has least of the others.
+        for name, holders in column_holders(tables, size).items():
+            found.plan["collection"][name] = column_wise(holders, compute_kernel="fused")(
+                model.collection.embedding_bags[name].weight,
+                min(local_world_size(), size),
+                size,
+                device.type,
+                sharder,
+            )
+        return found
+
+    whole, either = ["table_wise"], ["table_wise", "row_wise"]
+    attempts: list[tuple[Sequence[str], int | None]] = [(whole, memory)]
+    if by_rows:
+        attempts.append((either, memory))
+    if memory is not None:
+        attempts.append((either if by_rows else whole, None))
 
     def plan() -> ShardingPlan:
-        try:
+        for automatic, limit in attempts:
             try:
-                return attempt(("table_wise",))
-            except PlannerError:
-                if not by_rows:
-                    raise
-                return attempt(("table_wise", "row_wise"))
-        except Exception as error:
-            raise ModelError(
-                f"the embedding tables cannot be spread over {topology.world_size} ranks: {error}"
-            ) from error
+                return attempt(automatic, limit)
+            except PlannerError as failure:
+                error = failure
+            except Exception as failure:
+                raise _no_plan(size, failure) from failure
+        raise _no_plan(size, error) from error
 
     return collectives.first_decides(plan)
+
+
+def _no_plan(ranks: int, error: Exception) -> ModelError:
+    return ModelError(f"the embedding tables cannot be spread over {ranks} ranks: {error}")
+
+
+def _codecs(communication: str) -> dict[str, QuantizedCommCodecs] | None:
+    """What turns rows and gradients into a short type for the exchange, for both kinds of it."""
+    if communication == "fp32":
+        return None
+    # Of the gradients of a mean over a macro-batch, many are below what fp16 can hold.
+    codecs = get_qcomm_codecs(QCommsConfig(CommType(communication), CommType.BF16))
+    operations = CommOp.POOLED_EMBEDDINGS_ALL_TO_ALL, CommOp.POOLED_EMBEDDINGS_REDUCE_SCATTER
+    return {operation.name: codecs for operation in operations}
+
+
+def _placement_of(plan: ShardingPlan) -> dict[str, list[TableShard]]:
+    return {
+        name: [
+            TableShard(shard.placement.rank(), *shard.shard_sizes)
+            for shard in parameter.sharding_spec.shards
+        ]
+        for module in plan.plan.values()
+        for name, parameter in module.items()
+    }
 
 
 def _sharding_of(plan: ShardingPlan) -> dict[str, str]:

@@ -45,6 +45,30 @@ def parquet_rows(location: str) -> int:
         raise ExamplesError(f"the file cannot be read: {error}", location) from error
 
 
+def mean_elements(location: str, columns: Sequence[str]) -> dict[str, float]:
+    """Mean number of elements in each list column of a Parquet file, from its footer.
+
+    An empty list counts as one element. Columns that the file lacks, and all columns of an empty
+    file, are left out.
+
+    Raises:
+        ExamplesError: The file is missing or damaged.
+    """
+    filesystem, path = locate(location)
+    try:
+        metadata = pq.read_metadata(path, filesystem=filesystem)
+    except (OSError, pa.ArrowException) as error:
+        raise ExamplesError(f"the file cannot be read: {error}", location) from error
+    totals: dict[str, int] = {}
+    for group in range(metadata.num_row_groups):
+        for number in range(metadata.num_columns):
+            column = metadata.row_group(group).column(number)
+            name = column.path_in_schema.split(".")[0]
+            if name in columns:
+                totals[name] = totals.get(name, 0) + column.num_values
+    return {name: total / metadata.num_rows for name, total in totals.items() if metadata.num_rows}
+
+
 def read_parquet(location: str, columns: Sequence[str] | None = None) -> pa.Table:
     """One Parquet file.
 

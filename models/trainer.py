@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from models import collectives
+from models.agreement import require_one_job
 from models.config import TrainJob
 from models.device import communication_backend, compute_device, keep_freed_memory, use_threads
 from models.errors import ModelError
@@ -38,6 +39,7 @@ def train(job: TrainJob, sink: MetricSink) -> TrainSummary:
         sink: Where the first rank reports to.
 
     Raises:
+        ModelError: Ranks have read different jobs, or need more memory than they have.
         ExamplesError: A file of examples cannot be used.
         CheckpointError: A checkpoint belongs to another job, or cannot be loaded or written.
         TrainingStopped: The process was told to stop; a checkpoint was written first.
@@ -45,6 +47,7 @@ def train(job: TrainJob, sink: MetricSink) -> TrainSummary:
     device = compute_device()
     use_threads(job.training.threads)
     with training_environment(device, timedelta(seconds=job.peer_timeout_seconds)):
+        require_one_job(job)
         if collectives.first_decides(lambda: _finished(job)):
             return _summary_of_finished(job)
         with StopRequest() as stop:

@@ -171,8 +171,8 @@ def job_of(
     Raises:
         ConfigError: A name is unknown.
     """
+    from models.expected_work import DataShape
     from models.planning import Job
-    from models.step_load import DataShape
 
     features = [*config.model.user.coded, *config.model.item.coded]
     used = {f.table for f in features}

@@ -1,7 +1,8 @@
-"""The table in `docs/reliability.md`, written from what the tests saw.
+"""The tables in `docs/reliability.md`, written from what the tests saw.
 
 `make reliability` runs the tests with `TAILTOWER_RELIABILITY` naming a folder, in which each cell
-leaves its outcome, and then `python -m tests.reliability FOLDER`, which puts them into the page.
+leaves its outcome, and then `python -m tests.reliability FOLDER`, which puts them into the page;
+`python -m tests.reliability FOLDER kills` (or `resharding`) writes that table alone.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"
-START, END = "<!-- cells: start -->", "<!-- cells: end -->"
+KILLS, RESHARDING = "kills", "resharding"
+"""Names of the tables."""
 FOLDER = "TAILTOWER_RELIABILITY"
 
 CELLS = {
@@ -71,6 +74,37 @@ class Outcome:
         return f"| {' | '.join(cells)} |"
 
 
+SHARDINGS = ("data_parallel", "table_wise", "row_wise", "column_wise", "table_row_wise")
+"""Ways to spread a table."""
+RANKS = (1, 2, 3, 4)
+"""Numbers of ranks that write, and load, a checkpoint."""
+
+
+@dataclass(frozen=True)
+class Resharding:
+    """A checkpoint that some ranks wrote and others loaded.
+
+    Attributes:
+        sharding: How every table was spread.
+        before: Number of ranks that wrote it.
+        after: Number of ranks that loaded it.
+        difference: Largest difference of a weight, or a number of the optimizer's state.
+    """
+
+    sharding: str
+    before: int
+    after: int
+    difference: float
+
+    def record(self) -> None:
+        """Leaves the outcome for the page, when somebody collects them."""
+        if folder := os.environ.get(FOLDER):
+            place = Path(folder) / RESHARDING
+            place.mkdir(parents=True, exist_ok=True)
+            name = f"{self.sharding}-{self.before}-{self.after}.json"
+            (place / name).write_text(json.dumps(asdict(self)))
+
+
 def table(outcomes: dict[str, Outcome]) -> str:
     """The outcomes as Markdown, in the order of the cells."""
     lines = [
@@ -81,28 +115,80 @@ def table(outcomes: dict[str, Outcome]) -> str:
     return "\n".join([*lines, ""])
 
 
-def page_with(page: str, outcomes: dict[str, Outcome]) -> str:
-    """The page with the table in its place."""
-    before, _, rest = page.partition(START)
-    _, _, after = rest.partition(END)
-    return f"{before}{START}\n{table(outcomes)}{END}{after}"
+def resharding_table(outcomes: Collection[Resharding]) -> str:
+    """The outcomes as Markdown: a line for each sharding and number of ranks that wrote."""
+    found = {(o.sharding, o.before, o.after): o.difference for o in outcomes}
+
+    def cell(difference: float) -> str:
+        return f"{difference:.0e}" if difference else "equal"
+
+    lines = [
+        f"| Tables | Written by | {' | '.join(f'Loaded by {ranks}' for ranks in RANKS)} |",
+        f"|---|--:|{'---|' * len(RANKS)}",
+        *(
+            f"| `{s}` | {before} | "
+            + " | ".join(cell(found[s, before, after]) for after in RANKS)
+            + " |"
+            for s in SHARDINGS
+            for before in RANKS
+        ),
+    ]
+    return "\n".join([*lines, ""])
 
 
-def main(folder: Path) -> None:
-    """Puts the outcomes of a folder into the page.
+def page_with(page: str, name: str, text: str) -> str:
+    """The page with a table in its place."""
+    start, end = marks(name)
+    before, _, rest = page.partition(start)
+    _, _, after = rest.partition(end)
+    return f"{before}{start}\n{text}{end}{after}"
 
-    Raises:
-        SystemExit: A cell has no outcome: its test failed, or was skipped.
-    """
+
+def marks(name: str) -> tuple[str, str]:
+    """What stands before and after a table in the page."""
+    return f"<!-- {name}: start -->", f"<!-- {name}: end -->"
+
+
+def _kills(folder: Path) -> str:
     found = {}
     for path in folder.glob("*.json"):
         content = json.loads(path.read_text())
         found[path.stem] = Outcome(**{**content, "ranks": tuple(content["ranks"])})
-    missing = CELLS.keys() - found.keys()
+    _require(CELLS.keys() - found.keys())
+    return table(found)
+
+
+def _reshardings(folder: Path) -> str:
+    paths = (folder / RESHARDING).glob("*.json")
+    found = [Resharding(**json.loads(path.read_text())) for path in paths]
+    wanted = {f"{s}-{n}-{m}" for s in SHARDINGS for n in RANKS for m in RANKS}
+    _require(wanted - {f"{o.sharding}-{o.before}-{o.after}" for o in found})
+    return resharding_table(found)
+
+
+def _require(missing: Collection[str]) -> None:
     if missing:
         raise SystemExit(f"no outcome of: {', '.join(sorted(missing))}")
-    PAGE.write_text(page_with(PAGE.read_text("utf-8"), found), "utf-8")
+
+
+TABLES: dict[str, Callable[[Path], str]] = {KILLS: _kills, RESHARDING: _reshardings}
+
+
+def main(folder: Path, names: Collection[str] = tuple(TABLES)) -> None:
+    """Puts the outcomes of a folder into the page.
+
+    Args:
+        folder: The folder.
+        names: Which tables.
+
+    Raises:
+        SystemExit: A cell has no outcome: its test failed, or was skipped.
+    """
+    page = PAGE.read_text("utf-8")
+    for name in names:
+        page = page_with(page, name, TABLES[name](folder))
+    PAGE.write_text(page, "utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:] or tuple(TABLES))

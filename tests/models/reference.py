@@ -171,6 +171,7 @@ class _Optimizers:
     ) -> None:
         self.settings = job.training.optimizer
         self.tables, self.parameters = tables, parameters
+        self.widths = {name: table.part_width for name, table in job.tables.items()}
         self.sums = {
             name: [torch.zeros_like(t), torch.zeros_like(t)]
             for name, t in [*tables.items(), *parameters.items()]
@@ -217,7 +218,11 @@ class _Optimizers:
             second[rows] = 0.999 * second[rows] + 0.001 * g**2
             mean = first[rows] / (1 - 0.9**self.steps)
             return mean / ((second[rows] / (1 - 0.999**self.steps)).sqrt() + eps)
-        square = (g**2).mean(1, keepdim=True) if kind == "rowwise_adagrad" else g**2
+        square = g**2
+        if kind == "rowwise_adagrad":
+            # A number a row, in each of the parts into which columns are cut.
+            parts = square.view(len(g), -1, self.widths[name])
+            square = parts.mean(2, keepdim=True).expand_as(parts).reshape(g.shape)
         second[rows] = second[rows] + square
         return g / (second[rows].sqrt() + eps)
 

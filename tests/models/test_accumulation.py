@@ -74,6 +74,19 @@ def test_tables_on_every_rank_equal_plain_pytorch(tmp_path: Path) -> None:
     assert _largest_difference(job) < 1e-5
 
 
+@pytest.mark.parametrize("sparse", ["rowwise_adagrad", "adagrad"])
+def test_columns_on_one_rank_equal_plain_pytorch(tmp_path: Path, sparse: str) -> None:
+    """The parts are there on one rank, too; row-wise Adagrad keeps a number for each."""
+    # A number for each element: those whose gradient is nearly all rounding are many more.
+    optimizer = {"eps": 1e-4 if sparse == "rowwise_adagrad" else 1e-3, "sparse": sparse}
+    job = _small_job(tmp_path, sharding="column_wise", optimizer=optimizer)
+    train(job, Recorder())
+    assert _largest_difference(job) < 1e-5
+    if sparse == "rowwise_adagrad":
+        whole = {n: t.model_copy(update={"column_width": t.dim}) for n, t in job.tables.items()}
+        assert _largest_difference(job.model_copy(update={"tables": whole})) > 1e-3
+
+
 @pytest.mark.parametrize("short", [0, 18])
 @pytest.mark.parametrize("sparse", ["sgd", "adagrad", "rowwise_adagrad", "adam"])
 def test_every_optimizer_equals_plain_pytorch(tmp_path: Path, sparse: str, short: int) -> None:

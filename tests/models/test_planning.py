@@ -13,11 +13,11 @@ from models import accumulation
 from models.accumulation import StepOutcome
 from models.calibration import costs_of, measure_link
 from models.config import EmbeddingTableSettings, ModelSettings, TrainingSettings
+from models.expected_work import DataShape, StepWork, step_work
 from models.memory_estimate import TableShard, place_tables
 from models.planning import Cluster, Costs, Job, predict, step_seconds
 from models.profiling import profile_training
 from models.rehearsal import rehearsal_job
-from models.step_load import DataShape, StepLoad, step_load
 
 MODEL = {
     "user": {
@@ -60,10 +60,10 @@ def _job(sharding: str = "auto", **training: Any) -> Job:
     )
 
 
-def _load(job: Job, ranks: int) -> StepLoad:
+def _load(job: Job, ranks: int) -> StepWork:
     training = job.training_of(ranks)
     placement = place_tables(job.tables, job.table_rows, ranks)
-    return step_load(job.model, job.tables, ROWS, training, ranks, placement, job.data)
+    return step_work(job.model, job.tables, ROWS, training, ranks, placement, job.data)
 
 
 def test_expected_work_is_what_a_training_does(
@@ -115,7 +115,7 @@ def test_a_table_on_one_rank_is_asked_by_all() -> None:
         "item": [TableShard(1, ROWS["item"], 16)],
         "tag": [TableShard(2, ROWS["tag"], 8)],
     }
-    busy = step_load(job.model, job.tables, ROWS, job.training_of(8), 8, whole, job.data)
+    busy = step_work(job.model, job.tables, ROWS, job.training_of(8), 8, whole, job.data)
     even = _load(_job(sharding="row_wise"), 8)
     assert busy.fetched_bytes == even.fetched_bytes
     # Of a row: itself and its gradient in float32, and a number of 4 bytes.
@@ -127,7 +127,7 @@ def test_a_table_on_one_rank_is_asked_by_all() -> None:
     assert busy.rows_bytes > 2 * even.rows_bytes
 
 
-LOAD = StepLoad(
+LOAD = StepWork(
     examples=1000,
     pools=10,
     codes=100,

@@ -1,0 +1,271 @@
+"""Step time and bytes per rank with a hot table and a hot ID, whole and cut into columns.
+
+Every eighth macro-batch is a burst: all its users have a long history of different items, and one
+item stands in each of them. The item table lies whole on one rank, or is cut into columns; both
+trainings live in the same processes and take turns.
+
+    python -m benchmarks.skew --ranks 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+import torch.distributed as dist
+from torch.multiprocessing import start_processes
+
+from benchmarks.measure import busy_machine
+from benchmarks.options import cache_folder, number
+from benchmarks.silent import Silent
+from benchmarks.synthetic_events import zipf_ranks
+from models.config import TrainJob
+
+CPU = torch.device("cpu")
+BURST_EVERY = 8
+HISTORY, CALM_HISTORY = 50, 5
+DIM = 64
+WARM_UP = 16
+SEED = 42
+WAYS = {"before": "table_wise", "after": "column_wise"}
+
+
+class _Rows(Silent):
+    """Remembers what reports say of rows and codes."""
+
+    def __init__(self) -> None:
+        self.rows_per_code: list[float] = []
+
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Keeps the one number."""
+        self.rows_per_code.append(metrics["rows_per_code"])
+
+
+def make_world(folder: Path, items: int, batch: int, steps: int) -> list[str]:
+    """Files of one macro-batch each, such that every eighth that is trained on is a burst."""
+    for name in ("train", "items"):
+        (folder / name).mkdir(parents=True)
+    rng = np.random.default_rng(1)
+    count = np.ceil(1e6 * np.arange(1, items + 1) ** -1.05).astype(np.int64)
+    codes = pa.array(np.arange(items, dtype=np.int32) + 2)
+    ids = pa.ListArray.from_arrays(pa.array(np.arange(items + 1, dtype=np.int32)), codes)
+    pq.write_table(
+        pa.table({"train_count": count, "item_id_code": ids}), folder / "items/part-0.parquet"
+    )
+    # The order in which the reader takes the files of the first epoch.
+    order = np.random.default_rng([SEED, 0]).permutation(steps)
+    files = [str(folder / f"train/part-{number:05d}.parquet") for number in range(steps)]
+    for step, file in enumerate(order):
+        pq.write_table(_macro_batch(rng, items, batch, step % BURST_EVERY == 0), files[file])
+    return files
+
+
+def _macro_batch(rng: np.random.Generator, items: int, batch: int, burst: bool) -> pa.Table:
+    length = HISTORY if burst else CALM_HISTORY
+    size = batch * length
+    history: npt.NDArray[np.int64] = (
+        rng.integers(1, items, size) if burst else zipf_ranks(rng, size, items, 1.05) - 1
+    )
+    if burst:
+        history[::length] = 0
+    offsets = pa.array(np.arange(0, size + 1, length, dtype=np.int32))
+    users = rng.integers(0, batch, batch)
+    user_codes = pa.array((users + 2).astype(np.int32))
+    one_each = pa.array(np.arange(batch + 1, dtype=np.int32))
+    return pa.table(
+        {
+            "user": users,
+            "item": (zipf_ranks(rng, batch, items, 1.05) - 1).astype(np.int32),
+            "history": pa.ListArray.from_arrays(offsets, pa.array(history.astype(np.int32))),
+            "user_id_code": pa.ListArray.from_arrays(one_each, user_codes),
+            "weight": np.ones(batch, np.float32),
+        }
+    )
+
+
+def job_of(folder: Path, files: Sequence[str], items: int, batch: int, way: str) -> TrainJob:
+    """The job that keeps the item table in one way."""
+    columns = {"column_width": DIM // 2} if way == "column_wise" else {}
+    history = {"name": "recent", "table": "item", "kind": "history", "max_length": HISTORY}
+    return TrainJob.model_validate(
+        {
+            "kind": "two_tower",
+            "train_files": list(files),
+            "corpus_file": str(folder / "items/part-0.parquet"),
+            "negatives_file": None,
+            "table_rows": {"user": batch + 2, "item": items + 2},
+            "table_hashes": {"user": 1, "item": 1},
+            "num_users": batch,
+            "tables": {
+                "user": {"dim": DIM, "sharding": "table_wise"},
+                "item": {"dim": DIM, "sharding": way, **columns},
+            },
+            "model": {
+                "user": {
+                    "features": [{"name": "user_id_code", "table": "user"}, history],
+                    "hidden": [],
+                },
+                "item": {
+                    "features": [{"name": "item_id_code", "table": "item"}],
+                    "hidden": [],
+                },
+                "dim": DIM,
+            },
+            "training": {
+                "validation": {"users": 0},
+                "epochs": 1,
+                "batch_size": batch,
+                "threads": 1,
+                "seed": SEED,
+                "checkpoint_every": 1_000_000,
+                "log_every": BURST_EVERY,
+                "loss": {"negatives": None, "num_negatives": 0, "mask_known": False},
+            },
+            "checkpoint_dir": str(folder / way / "checkpoints"),
+            "output_dir": str(folder / way / "weights"),
+            "digest": way,
+        }
+    )
+
+
+def train_on_a_rank(rank: int, ranks: int, folder: Path, jobs: dict[str, str], turn: int) -> None:
+    """Trains both ways in turns; the first rank writes down what all of them saw."""
+    from models.distributed_training import DistributedTraining
+    from models.skew import diagnose
+    from models.stopping import StopRequest
+    from models.trainer import training_environment
+
+    warnings.filterwarnings("ignore")
+    os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)}
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(folder / "store"), ranks)
+    dist.init_process_group(
+        "gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(minutes=5)
+    )
+    with training_environment(CPU):
+        sinks = {name: _Rows() for name in jobs}
+        trainings = {
+            name: DistributedTraining(TrainJob.model_validate_json(text), sinks[name], CPU)
+            for name, text in jobs.items()
+        }
+        steps = next(iter(trainings.values())).steps_per_epoch
+        for first in range(0, steps, turn):
+            for training in trainings.values():
+                training.fit(StopRequest(), resumed_from=first or None, steps=turn)
+        found: dict[str, dict[str, Any]] = {}
+        for name, training in trainings.items():
+            seen = training.skew.steps()
+            assert seen is not None
+            kept = dataclasses.replace(
+                seen,
+                seconds=seen.seconds[WARM_UP:],
+                wait=seen.wait[WARM_UP:],
+                bytes=seen.bytes[WARM_UP:],
+            )
+            slowest = kept.seconds.max(1) * 1000
+            found[name] = {
+                "sharding": WAYS[name],
+                "p50_ms": float(np.percentile(slowest, 50)),
+                "p99_ms": float(np.percentile(slowest, 99)),
+                "p99_over_p50": kept.spread,
+                "bytes_max_over_mean": kept.unevenness,
+                "burst_ms": float(np.median(slowest[::BURST_EVERY])),
+                "wait_share": (kept.wait.sum(0) / kept.seconds.sum(0)).round(3).tolist(),
+                "findings": [
+                    {"cause": f.cause, "table": f.table, "rank": f.rank, "text": f.text}
+                    for f in diagnose(kept)
+                ],
+                "hot_row_share": kept.hot["item"][1],
+            }
+            if rank == 0:
+                found[name]["rows_per_code"] = float(np.mean(sinks[name].rows_per_code))
+    if rank == 0:
+        (folder / "found.json").write_text(json.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def measure(
+    folder: Path, *, ranks: int, items: int, batch: int, turns: int, turn: int
+) -> dict[str, Any]:
+    """Trains both ways and returns what was seen.
+
+    Args:
+        folder: Empty folder for the data.
+        ranks: Number of ranks.
+        items: Rows of the hot table.
+        batch: Examples of a macro-batch.
+        turns: How often the ways take turns.
+        turn: Macro-batches of a turn; a multiple of eight.
+    """
+    files = make_world(folder, items, batch, turns * turn)
+    jobs = {
+        name: job_of(folder, files, items, batch, way).model_dump_json()
+        for name, way in WAYS.items()
+    }
+    start_processes(
+        train_on_a_rank, (ranks, folder, jobs, turn), nprocs=ranks, start_method="spawn"
+    )
+    found: dict[str, Any] = json.loads((folder / "found.json").read_text())
+    before, after = found["before"], found["after"]
+    return {
+        "ranks": ranks,
+        "items": items,
+        "batch": batch,
+        "steps": turns * turn - WARM_UP,
+        **found,
+        "p99_over_p50": [before["p99_over_p50"], after["p99_over_p50"]],
+        "bytes_max_over_mean": [before["bytes_max_over_mean"], after["bytes_max_over_mean"]],
+        # Rows are exchanged once a macro-batch and rank, whatever the number of their codes.
+        "exchanged_rows_per_code": after["rows_per_code"],
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--items", type=number, default=500_000, help="rows of the hot table")
+    parser.add_argument("--batch", type=int, default=2048, help="examples of a macro-batch")
+    parser.add_argument("--turns", type=int, default=6, help="how often the ways take turns")
+    parser.add_argument("--turn", type=int, default=64, help="macro-batches of a turn")
+    parser.add_argument("--cache", type=Path, help="empty folder for the data, which stays")
+    options = parser.parse_args(argv)
+    if options.turn % BURST_EVERY:
+        parser.error(f"--turn: a multiple of {BURST_EVERY}")
+    load = busy_machine()
+    with cache_folder(options.cache) as folder:
+        result = measure(
+            Path(tempfile.mkdtemp(dir=folder)),
+            ranks=options.ranks,
+            items=options.items,
+            batch=options.batch,
+            turns=options.turns,
+            turn=options.turn,
+        )
+    for name in WAYS:
+        one = result[name]
+        print(
+            f"{name}, {one['sharding']}: p50 {one['p50_ms']:.1f} ms, p99 {one['p99_ms']:.1f} ms, "
+            f"busiest rank {one['bytes_max_over_mean']:.2f} times the mean"
+        )
+        for finding in one["findings"]:
+            print(f"  {finding['text']}")
+    print(json.dumps({"benchmark": "skew", "busy": round(load, 2), **result}))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
