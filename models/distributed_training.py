@@ -150,7 +150,7 @@ class DistributedTraining:
             device,
             settings.table_ranks,
             settings.communication,
-            check.free,
+            check.for_tables,
             lambda parts: check.require(
                 parts, corpus, self._reader.largest_file, sink if self._first else None
             ),

@@ -46,7 +46,7 @@ class EmbeddingTables:
         device: This rank's device.
         ranks: Over how many ranks, the first ones, they are spread; by default over all.
         communication: Type in which rows and gradients travel between ranks.
-        memory: Bytes that each rank may use for everything; by default the planner guesses.
+        memory: Bytes that tables may fill on each rank; by default the planner guesses.
         check: Called, on every rank, with where the parts will be, before memory is taken.
 
     Raises:

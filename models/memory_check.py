@@ -40,8 +40,9 @@ class MemoryCheck:
         self._every = [mine] * collectives.world_size()
         if len(self._every) > 1:
             dist.all_gather_object(self._every, mine)
-        self.free = max(1, min(limit - held for limit, held in self._every))
-        """Bytes that are left to the rank that has least."""
+        free = max(2, min(limit - held for limit, held in self._every))
+        self.for_tables = free // 2 if device.type == "cpu" else free
+        """Bytes that tables may fill on a rank; on a host, a checkpoint takes as many again."""
 
     def require(
         self, placement: Placement, corpus: Corpus, file_rows: int, sink: MetricSink | None

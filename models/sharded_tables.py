@@ -75,8 +75,7 @@ class ShardedTables(nn.Module):
         device: This rank's device.
         ranks: Over how many ranks, the first ones, they are spread; by default over all.
         communication: Type in which rows and gradients travel between ranks.
-        memory: Bytes that each rank may use for everything; None to leave it to the planner's own
-            idea of a machine.
+        memory: Bytes that tables may fill on each rank; by default the planner guesses.
         check: Called, on every rank, with where the parts will be, before memory is taken.
 
     Raises:
@@ -351,7 +350,11 @@ def _agree_on_plan(
             f"training.table_ranks: {size} of {collectives.world_size()} ranks cannot hold the "
             f"rows of {', '.join(sorted(asked))}: choose table_wise or column_wise"
         )
-    capacity = "ddr_cap_bytes" if device.type == "cpu" else "hbm_cap_bytes"
+    capacity = "hbm_cap_bytes"
+    if device.type == "cpu":
+        capacity = "ddr_cap_bytes"
+        # The planner leaves room in an accelerator's memory only.
+        memory = memory and int(memory * (1 - _RESERVED_MEMORY))
 
     def attempt(automatic: Sequence[str], limit: int | None) -> ShardingPlan:
         topology = TopologyFactory.create_topology(

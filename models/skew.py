@@ -114,10 +114,11 @@ def _of_spikes(steps: Steps, slow: npt.NDArray[np.bool_]) -> Finding:
             "machine, or what else runs there, is slow"
         )
         return Finding("slow rank", text, rank)
-    return Finding(
-        "all ranks",
-        f"{when}, on all ranks alike: input, validation, a checkpoint, or larger macro-batches",
-    )
+    growth = load.mean() / max(usual.mean(), 1.0)
+    cause = "a checkpoint, validation, or what else their machines do"
+    if growth > _MORE:
+        cause = f"every rank serves {growth:.1f} times as much as in the others, for larger batches"
+    return Finding("all ranks", f"{when}, on all ranks alike: {cause}")
 
 
 def _of_a_table(

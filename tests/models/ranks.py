@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing import start_processes
+from torch._C._distributed_c10d import FileStore
+from torch.multiprocessing.spawn import start_processes
 
 TIMEOUT = 100.0
 _PRELOADED = ["models.distributed_training", "tests.models.ranks"]
@@ -74,7 +75,7 @@ def _rank(
     }
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
-    store = dist.FileStore(str(folder / "store"), ranks)
+    store = FileStore(str(folder / "store"), ranks)
     dist.init_process_group(
         "gloo",
         store=store,

@@ -220,6 +220,32 @@ def test_each_rank_holds_what_was_said(world: World, tmp_path: Path) -> None:
             assert [one.tables for one in needed] == [held for held, _, _ in found], way
 
 
+def ways_within(job: TrainJob, limits: tuple[int, ...]) -> list[str]:
+    """How the user table is spread where each rank may take so many bytes."""
+    from models.distributed_training import DistributedTraining
+    from models.trainer import training_environment
+
+    ways = []
+    with training_environment(CPU):
+        for limit in limits:
+            _, held = rank_memory_bytes(CPU)
+            training = job.training.model_copy(update={"rank_memory": held + limit})
+            made = DistributedTraining(
+                job.model_copy(update={"training": training}), Recorder(), CPU
+            )
+            ways.append(made._tables.sharding["user"])
+    return ways
+
+
+@pytest.mark.integration
+def test_the_planner_cuts_a_table_that_leaves_no_room(world: World, tmp_path: Path) -> None:
+    """2 M rows of 64 bytes: 130 MiB with a copy for checkpoints on one rank, or half on each."""
+    job = make_job(world, tmp_path)
+    job = job.model_copy(update={"table_rows": {**job.table_rows, "user": 2_000_000}})
+    found = on_ranks(2, ways_within, job, (700 * MIB, 250 * MIB))
+    assert found == [["table_wise", "row_wise"]] * 2
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.integration
 def test_a_training_that_does_not_fit_is_refused_before_it_starts(

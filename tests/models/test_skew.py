@@ -89,6 +89,11 @@ def test_steps_that_are_slow_everywhere_blame_nobody() -> None:
     steps.wait[3::10] = 0.001
     (finding,) = diagnose(steps)
     assert (finding.cause, finding.rank, finding.table) == ("all ranks", None, None)
+    assert "a checkpoint" in finding.text
+    steps.bytes[3::10] *= 5
+    (finding,) = diagnose(steps)
+    assert (finding.cause, finding.rank, finding.table) == ("all ranks", None, None)
+    assert "every rank serves 5.0 times as much" in finding.text
 
 
 @pytest.mark.parametrize(
@@ -115,8 +120,8 @@ def test_bytes_that_a_rank_serves(
 
 
 def test_the_hottest_row_is_never_the_padding() -> None:
-    unique, positions = torch.tensor([0, 5, 9]), torch.tensor([0, 0, 0, 0, 1, 2, 2])
-    assert _hottest(unique, positions) == (9, 2 / 7)
+    unique, counts = torch.tensor([0, 5, 9]), torch.tensor([4, 1, 2])
+    assert _hottest(unique, counts) == (9, 2 / 7)
 
 
 def train_and_tell(*jobs: TrainJob) -> list[tuple[Recorder, Steps | None]]:
