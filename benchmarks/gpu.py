@@ -160,7 +160,7 @@ def _apart(trainings: _Trainings, on_cpu: TrainJob, on_device: TrainJob) -> floa
 
     def flat(training: Any) -> torch.Tensor:
         _, towers, tables = training.model()
-        parts = [*towers.state_dict().values(), *tables.values()]
+        parts = [*towers.state_dict().values(), *(tables[name] for name in sorted(tables))]
         return torch.cat([part.detach().to(CPU, torch.float64).flatten() for part in parts])
 
     ours, theirs = trainings.open(on_device), trainings.open(on_cpu, CPU)
@@ -211,7 +211,7 @@ def memory(trainings: _Trainings) -> dict[str, Any]:
         training = trainings.open(trainings.job(dtype=dtype, log_every=1), sink=watcher)
         training.fit(StopRequest(), steps=2)
         found[dtype] = {
-            name.removeprefix("memory_").removesuffix("_mib"): round(value, 1)
+            name.removeprefix("memory_").removesuffix("_mib"): round(value, 3)
             for name, value in watcher.found.items()
         }
     ratio = found["fp16"]["tables"] / found["fp32"]["tables"]

@@ -68,16 +68,16 @@ class Costs:
 
 
 _PASSES = {
-    "example": 1500.0,
-    "code": 250.0,
-    "fetched_byte": 3.0,
-    "pooled_byte": 2.0,
-    "known": 200.0,
-    "moved_byte": 12.0,
+    "example": 25_000.0,
+    "code": 1_200.0,
+    "fetched_byte": 7.0,
+    "pooled_byte": 10.0,
+    "known": 2_800.0,
+    "moved_byte": 38.0,
 }
-"""Bytes of memory traffic for each unit of work."""
-_SCORE_FACTOR = 1.5
-_MICRO_SECONDS = 2e-3
+"""Bytes of memory traffic that would take as long as a unit of work."""
+_SCORE_FACTOR = 1.0
+_MICRO_SECONDS = 3e-3
 
 
 @dataclass(frozen=True)
