@@ -143,8 +143,9 @@ def sharded(trainings: _Trainings) -> dict[str, Any]:
     import fbgemm_gpu
     import torchrec
 
-    settings = {"precision": "fp32", "optimizer": {"sparse": "sgd", "dense": "sgd"}}
-    copied, spread = trainings.job(**settings), trainings.job(sharding="auto", **settings)
+    plain = {"sparse": "sgd", "dense": "sgd"}
+    copied = trainings.job(precision="fp32", optimizer=plain)
+    spread = trainings.job(sharding="auto", precision="fp32", optimizer=plain)
     error = _apart(trainings, copied, spread)
     times = trainings.seconds({"sharded": trainings.open(trainings.job(sharding="auto"))})
     return {

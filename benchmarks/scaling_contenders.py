@@ -122,12 +122,12 @@ def pooled_bytes(job: TrainJob) -> int:
     )
     holder = nn.Sequential(collection)
     sharder = EmbeddingBagCollectionSharder()
-    plan = collectives.first_decides(lambda: planner.plan(holder, [sharder]))  # type: ignore[list-item]
+    plan = collectives.first_decides(lambda: planner.plan(holder, [sharder]))
     model = DistributedModelParallel(
         holder,
         device=CPU,
         plan=plan,
-        sharders=[sharder],  # type: ignore[list-item]
+        sharders=[sharder],
         init_data_parallel=False,
     )
     corpus = Corpus.from_parquet(job.corpus_file, job.model, job.table_rows)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing import start_processes
+from torch.multiprocessing.spawn import start_processes
 
 from models.expected_work import StepWork, step_work
 from models.memory_estimate import place_tables
@@ -122,7 +122,9 @@ def measure_link(size: int = 32 << 20) -> Link:
         size: Bytes that each sends to the other.
     """
     with tempfile.TemporaryDirectory(prefix="link-") as folder:
-        start_processes(_talk, (folder, size), nprocs=2, start_method="spawn")
+        start_processes(  # type: ignore[no-untyped-call]
+            _talk, (folder, size), nprocs=2, start_method="spawn"
+        )
         bandwidth, latency = (
             float(value) for value in (Path(folder) / "found").read_text().split()
         )

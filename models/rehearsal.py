@@ -58,7 +58,8 @@ def rehearsal_job(job: Job, folder: Path, steps: int, seed: int = 1) -> TrainJob
         negatives = str(folder / "negatives.parquet")
         weights = np.arange(1, job.data.items + 1, dtype=np.float64) ** -0.5
         pq.write_table(build_alias_table(weights).to_arrow(), negatives)
-    left, files = steps * training.batch_size * training.accumulate, []
+    left = steps * training.batch_size * training.accumulate
+    files: list[str] = []
     while left:
         rows = min(left, _FILE_ROWS)
         files.append(str(folder / f"train-{len(files)}.parquet"))

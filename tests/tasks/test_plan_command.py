@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from tasks.plan_command import amount, host_counts
 CONFIG = str(Path(__file__).parents[2] / "conf/demo.yaml")
 
 
-def _json(capsys: pytest.CaptureFixture[str], *options: str) -> dict:
+def _json(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
     assert main(["plan", "--config", CONFIG, "--json", *options]) == 0
     return json.loads(capsys.readouterr().out)
 
