@@ -102,7 +102,7 @@ def main(argv: list[str] | None = None) -> None:
         "--micro", type=int, default=16, help="micro-batches of a macro-batch of the most ranks"
     )
     parser.add_argument("--macros", type=int, default=2, help="macro-batches of one run")
-    parser.add_argument("--sharding", default="row_wise", help="of all tables")
+    parser.add_argument("--sharding", default="auto", help="of all tables")
     parser.add_argument("--runs", type=int, default=5, help="counted runs of each")
     parser.add_argument("--cache", type=Path, default=Path("var/benchmarks"))
     options = parser.parse_args(argv)

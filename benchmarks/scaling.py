@@ -279,7 +279,7 @@ def main(argv: list[str] | None = None) -> None:
         "--traditional-micro", type=int, default=16, help="batches that are exchanged together"
     )
     parser.add_argument("--traditional-batch", type=int, default=1024, help="of a rank")
-    parser.add_argument("--sharding", default="row_wise", help="of all tables of the product")
+    parser.add_argument("--sharding", default="auto", help="of all tables of the product")
     parser.add_argument("--runs", type=int, default=5, help="counted runs of each group")
     parser.add_argument("--without", nargs="*", default=[], choices=["tailtower", "traditional"])
     parser.add_argument("--cache", type=Path, default=Path("var/benchmarks"))

@@ -112,29 +112,31 @@ def step_work(
     rows = _different_rows(batches, tables, table_rows)
     together = _different_rows(_Batches(model, training, 1, data), tables, table_rows)
     wide = {n: t.dim * _FLOAT for n, t in tables.items()}
-    served, kept, moved = np.zeros(ranks), np.zeros(ranks), np.zeros(ranks)
-    asked = merged = 0.0
+    served, kept, moved, merged = (np.zeros(ranks) for _ in range(4))
+    asked = copied = 0.0
+    away = (ranks - 1) / ranks
     for name, table in tables.items():
         if table.sharding == "data_parallel":
             # The gradient of the whole table is added up over ranks.
-            moved += together[name] * wide[name]
-            asked += 2 * table_rows[name] * (wide[name] + _FLOAT) * (ranks > 1) / 2
+            moved += together[name].total * wide[name]
+            copied += 2 * table_rows[name] * (wide[name] + _FLOAT) * away
             continue
         stored = 2 if table.dtype == "fp16" else 4
+        # A row there, its number, and its gradient back.
+        message = table.dim * (stored + _FLOAT) + _ID
+        first = 0
         for shard in placement[name]:
-            share = shard.rows / table_rows[name] * shard.columns / table.dim
-            # A row there, its number, and its gradient back.
-            bytes_of = rows[name] * share * (table.dim * (stored + _FLOAT) + _ID)
-            served[shard.rank] += bytes_of * (ranks - 1)
-            kept[shard.rank] += bytes_of
-            moved[shard.rank] += together[name] * share * wide[name]
-        asked += rows[name] * (table.dim * (stored + _FLOAT) + _ID)
-    busiest = int(np.argmax(moved))
-    sent = np.maximum(served, asked - kept) if ranks > 1 else np.zeros(1)
-    if ranks > 1:
-        merged = float(served[busiest]) * _FLOAT / (2 * _FLOAT)
+            cut = shard.rows < table_rows[name]
+            window = (first, first + shard.rows) if cut else (0, table_rows[name])
+            first += shard.rows if cut else 0
+            columns = shard.columns / table.dim
+            touched = rows[name].inside(*window) * columns
+            served[shard.rank] += touched * message * (ranks - 1)
+            kept[shard.rank] += touched * message
+            merged[shard.rank] += touched * wide[name] * (ranks - 1)
+            moved[shard.rank] += together[name].inside(*window) * columns * wide[name]
+        asked += rows[name].total * message
     features = [*model.user.coded, *model.item.coded]
-    away = (ranks - 1) / ranks
     vectors = 2 * batches.pools * batches.columns * model.dim * _FLOAT * away
     parameters = {
         side: tower_parameters(tower, tables, model.dim)
@@ -151,13 +153,13 @@ def step_work(
         pools=batches.pools,
         codes=sum(batches.codes.values()),
         pooled_bytes=sum(n * wide[t] for t, n in batches.codes_by_table().items()),
-        fetched_bytes=sum(rows[n] * wide[n] for n in tables),
+        fetched_bytes=sum(rows[n].total * wide[n] for n in tables),
         moved_bytes=float(moved.max()),
-        merged_bytes=merged,
+        merged_bytes=float(merged.max()),
         tower_flops=flops,
         score_flops=2.0 * 3 * scores * model.dim,
         known=batches.known,
-        rows_bytes=float(sent.max()),
+        rows_bytes=float(np.maximum(served, asked - kept).max()) + copied,
         pooled_exchange_bytes=batches.users * away * sum(2.0 * wide[f.table] for f in features),
         vector_bytes=vectors,
         tower_bytes=2.0 * sum(parameters.values()) * _FLOAT * away,
@@ -226,7 +228,7 @@ def _different_rows(
     batches: _Batches,
     tables: Mapping[str, EmbeddingTableSettings],
     table_rows: Mapping[str, int],
-) -> dict[str, float]:
+) -> dict[str, _Rows]:
     """Different rows of each table that a rank touches in a macro-batch."""
     found = {}
     # An item is in a rank's share of a pool by chance.
@@ -248,8 +250,31 @@ def _different_rows(
                 untouched *= 1 - share
             else:
                 untouched *= 1 - ids.seen(different_items * batches.data.codes_of(f))
-        found[name] = ids.expected(1 - untouched)
+        found[name] = _Rows(ids, 1 - untouched)
     return found
+
+
+class _Rows:
+    """Expected different rows of a table, the hottest IDs first.
+
+    Args:
+        ids: The table's IDs.
+        touched: Probability that an ID of each group is touched.
+    """
+
+    def __init__(self, ids: Zipf, touched: Floats) -> None:
+        self._borders = np.concatenate([[0.0], np.cumsum(ids.size)])
+        self._below = np.concatenate([[0.0], np.cumsum(ids.size * touched)])
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return float(self._below[-1])
+
+    def inside(self, first: float, last: float) -> float:
+        """Those of the rows from `first` to `last`."""
+        low, high = np.interp([first, last], self._borders, self._below)
+        return float(high - low)
 
 
 def _middle(ids: Zipf) -> Floats:

@@ -115,7 +115,7 @@ class Prediction:
         hosts: Hosts.
         ranks: Ranks.
         memory: Of the rank that needs most.
-        load: Work of a macro-batch.
+        work: Work of a macro-batch.
         seconds: Of a macro-batch, by part.
         efficiency: Time of one rank alone with a rank's share of the examples, over this time.
         price: Of a million examples.
@@ -124,7 +124,7 @@ class Prediction:
     hosts: int
     ranks: int
     memory: RankMemory
-    load: StepWork
+    work: StepWork
     seconds: Mapping[str, float]
     efficiency: float
     price: float
@@ -137,7 +137,7 @@ class Prediction:
     @property
     def examples_per_second(self) -> float:
         """Throughput of all ranks."""
-        return self.load.examples / self.step_seconds
+        return self.work.examples / self.step_seconds
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def predict(job: Job, cluster: Cluster, hosts: int) -> Prediction:
         hosts=hosts,
         ranks=ranks,
         memory=_fullest(job, training, ranks, placement),
-        load=load,
+        work=load,
         seconds=seconds,
         efficiency=single / total,
         price=cluster.price * hosts * total / _HOUR / load.examples * 1e6,

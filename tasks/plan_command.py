@@ -243,10 +243,11 @@ def as_dict(
                 "memory": {**dataclasses.asdict(one.memory), "total": one.memory.total},
                 "seconds": dict(one.seconds),
                 "step_seconds": one.step_seconds,
-                "examples_per_step": one.load.examples,
+                "examples_per_step": one.work.examples,
                 "examples_per_second": one.examples_per_second,
                 "efficiency": one.efficiency,
-                "exchanged_bytes": one.load.rows_bytes,
+                "exchanged_bytes": one.work.rows_bytes,
+                "pooled_exchange_bytes": one.work.pooled_exchange_bytes,
                 "price_per_million_examples": one.price,
             }
             for one in found

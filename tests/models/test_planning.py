@@ -34,6 +34,7 @@ MODEL = {
     },
     "dim": 16,
 }
+DATA = DataShape(items=2000, elements={"recent": 5.0, "tags": 2.0})
 ROWS = {"user": 3001, "item": 2001, "tag": 301}
 
 
@@ -50,13 +51,12 @@ def _job(sharding: str = "auto", **training: Any) -> Job:
         "loss": {"negatives": "uniform", "num_negatives": 64},
         **training,
     }
-    data = DataShape(items=2000, elements={"recent": 5.0, "tags": 2.0})
     return Job(
         ModelSettings.model_validate(MODEL),
         tables,
         ROWS,
         TrainingSettings.model_validate(settings),
-        data,
+        DATA,
     )
 
 
@@ -116,15 +116,19 @@ def test_a_table_on_one_rank_is_asked_by_all() -> None:
         "tag": [TableShard(2, ROWS["tag"], 8)],
     }
     busy = step_work(job.model, job.tables, ROWS, job.training_of(8), 8, whole, job.data)
-    even = _load(_job(sharding="row_wise"), 8)
-    assert busy.fetched_bytes == even.fetched_bytes
+    spread = _job(sharding="row_wise")
+    even = _load(dataclasses.replace(spread, data=dataclasses.replace(DATA, exponent=0.0)), 8)
+    hot = _load(spread, 8)
+    assert busy.fetched_bytes == hot.fetched_bytes
     # Of a row: itself and its gradient in float32, and a number of 4 bytes.
     rows_of_item = busy.rows_bytes / 7 / (2 * 16 * 4 + 4)
     assert 0.2 * ROWS["item"] < rows_of_item < ROWS["item"]
-    # Spread rows: a rank gets its own rows but an eighth, which it has.
+    # Spread rows that are all alike: a rank gets what it asks for but an eighth, which it has.
     everything = even.fetched_bytes * 2 + even.fetched_bytes / (16 * 4) * 4
     assert even.rows_bytes == pytest.approx(everything * 7 / 8, rel=0.05)
-    assert busy.rows_bytes > 2 * even.rows_bytes
+    # Hot rows lie together: the first rank serves most, though less than a whole table.
+    assert 1.1 * hot.fetched_bytes / even.fetched_bytes * even.rows_bytes < hot.rows_bytes
+    assert hot.rows_bytes < busy.rows_bytes
 
 
 LOAD = StepWork(
