@@ -7,10 +7,10 @@ VENV := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow reliability up down status bench lint fmt doctor lock clean
+.PHONY: help setup run test test-slow reliability up down status bench bench-overhead lint fmt doctor lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## create or update .venv from the lock of this machine (CPU or GPU)
 	@$(PYTHON) -m environment.install
@@ -41,6 +41,9 @@ status: setup ## what of the local stack is running, and where
 
 bench: setup ## run the benchmarks; each prints one JSON line last
 	@$(VENV)/python -m benchmarks
+
+bench-overhead: setup ## what Airflow adds to the time of a day's steps
+	@$(VENV)/python -m benchmarks.overhead
 
 lint: setup ## ruff and mypy
 	@$(VENV)/ruff check .

@@ -1,8 +1,8 @@
-"""Step time and bytes per rank with a hot table and a hot ID, whole and cut into columns.
+"""Step time and bytes per rank with a hot table and a hot ID, whole, in columns and in rows.
 
 Every eighth macro-batch is a burst: its users have long histories, half of one hot item and half of
-items that are all different. The item table lies whole on one rank, or is cut into columns; both
-trainings live in the same processes and take turns.
+items that are all different. The item table lies whole on one rank, is cut into columns, or into
+rows; the trainings live in the same processes and take turns.
 
     python -m benchmarks.skew --ranks 2
 """
@@ -38,10 +38,11 @@ from models.config import TrainJob
 CPU = torch.device("cpu")
 BURST_EVERY = 8
 HISTORY, CALM_HISTORY = 100, 5
-DIM = 64
+DIM = 256  # of the hot table; a row of few bytes costs what finding it costs, however it is cut
+TOWER_DIM = 64
 WARM_UP = 16
 SEED = 42
-WAYS = {"before": "table_wise", "after": "column_wise"}
+WAYS = {"before": "table_wise", "after": "column_wise", "rows": "row_wise"}
 
 
 class _Rows(Silent):
@@ -97,9 +98,11 @@ def _macro_batch(rng: np.random.Generator, items: int, batch: int, burst: bool) 
     )
 
 
-def job_of(folder: Path, files: Sequence[str], items: int, batch: int, way: str) -> TrainJob:
-    """The job that keeps the item table in one way."""
-    columns = {"column_width": DIM // 2} if way == "column_wise" else {}
+def job_of(
+    folder: Path, files: Sequence[str], items: int, batch: int, way: str, ranks: int
+) -> TrainJob:
+    """The job that keeps the item table in one way, or a part of it for each rank."""
+    columns = {"column_width": DIM // ranks} if way == "column_wise" else {}
     history = {"name": "recent", "table": "item", "kind": "history", "max_length": HISTORY}
     return TrainJob.model_validate(
         {
@@ -111,7 +114,7 @@ def job_of(folder: Path, files: Sequence[str], items: int, batch: int, way: str)
             "table_hashes": {"user": 1, "item": 1},
             "num_users": batch,
             "tables": {
-                "user": {"dim": DIM, "sharding": "table_wise"},
+                "user": {"dim": TOWER_DIM, "sharding": "table_wise"},
                 "item": {"dim": DIM, "sharding": way, **columns},
             },
             "model": {
@@ -123,7 +126,7 @@ def job_of(folder: Path, files: Sequence[str], items: int, batch: int, way: str)
                     "features": [{"name": "item_id_code", "table": "item"}],
                     "hidden": [],
                 },
-                "dim": DIM,
+                "dim": TOWER_DIM,
             },
             "training": {
                 "validation": {"users": 0},
@@ -143,9 +146,9 @@ def job_of(folder: Path, files: Sequence[str], items: int, batch: int, way: str)
 
 
 def train_on_a_rank(rank: int, ranks: int, folder: Path, jobs: dict[str, str], turn: int) -> None:
-    """Trains both ways in turns; the first rank writes down what all of them saw."""
+    """Trains all ways in turns; the first rank writes down what all of them saw."""
     from models.distributed_training import DistributedTraining
-    from models.skew import diagnose
+    from models.skew import diagnose, spread
     from models.stopping import StopRequest
     from models.trainer import training_environment
 
@@ -173,10 +176,11 @@ def train_on_a_rank(rank: int, ranks: int, folder: Path, jobs: dict[str, str], t
             kept = dataclasses.replace(
                 seen,
                 seconds=seen.seconds[WARM_UP:],
+                busy=seen.busy[WARM_UP:],
                 wait=seen.wait[WARM_UP:],
                 bytes=seen.bytes[WARM_UP:],
             )
-            slowest = kept.seconds.max(1) * 1000
+            slowest, busiest = kept.seconds.max(1) * 1000, kept.busy.max(1) * 1000
             found[name] = {
                 "sharding": WAYS[name],
                 "p50_ms": float(np.percentile(slowest, 50)),
@@ -184,6 +188,13 @@ def train_on_a_rank(rank: int, ranks: int, folder: Path, jobs: dict[str, str], t
                 "p99_over_p50": kept.spread,
                 "bytes_max_over_mean": kept.unevenness,
                 "burst_ms": float(np.median(slowest[::BURST_EVERY])),
+                # What a step takes at least where every rank has a core of its own.
+                "busy_burst_ms": float(np.median(busiest[::BURST_EVERY])),
+                "busy_calm_ms": float(np.median(busiest)),
+                "busy_p99_over_p50": spread(kept.busy),
+                "busy_max_over_mean": float(
+                    (kept.busy[::BURST_EVERY].max(1) / kept.busy[::BURST_EVERY].mean(1)).mean()
+                ),
                 "wait_share": (kept.wait.sum(0) / kept.seconds.sum(0)).round(3).tolist(),
                 "findings": [
                     {"cause": f.cause, "table": f.table, "rank": f.rank, "text": f.text}
@@ -203,7 +214,7 @@ def train_on_a_rank(rank: int, ranks: int, folder: Path, jobs: dict[str, str], t
 def measure(
     folder: Path, *, ranks: int, items: int, batch: int, turns: int, turn: int
 ) -> dict[str, Any]:
-    """Trains both ways and returns what was seen.
+    """Trains all ways and returns what was seen.
 
     Args:
         folder: Empty folder for the data.
@@ -215,7 +226,7 @@ def measure(
     """
     files = make_world(folder, items, batch, turns * turn)
     jobs = {
-        name: job_of(folder, files, items, batch, way).model_dump_json()
+        name: job_of(folder, files, items, batch, way, ranks).model_dump_json()
         for name, way in WAYS.items()
     }
     start_processes(  # type: ignore[no-untyped-call]
@@ -230,6 +241,8 @@ def measure(
         "steps": turns * turn - WARM_UP,
         **found,
         "p99_over_p50": [before["p99_over_p50"], after["p99_over_p50"]],
+        "busy_p99_over_p50": [before["busy_p99_over_p50"], after["busy_p99_over_p50"]],
+        "busy_burst_ms": [before["busy_burst_ms"], after["busy_burst_ms"]],
         "bytes_max_over_mean": [before["bytes_max_over_mean"], after["bytes_max_over_mean"]],
         # What is exchanged over what would be if the exchange did not know each row once.
         "deduplicated_over_all": after["rows_per_code"],
@@ -238,8 +251,8 @@ def measure(
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--items", type=number, default=500_000, help="rows of the hot table")
+    parser.add_argument("--ranks", type=int, default=2, choices=(2, 4, 8))
+    parser.add_argument("--items", type=number, default=200_000, help="rows of the hot table")
     parser.add_argument("--batch", type=int, default=2048, help="examples of a macro-batch")
     parser.add_argument("--turns", type=int, default=6, help="how often the ways take turns")
     parser.add_argument("--turn", type=int, default=64, help="macro-batches of a turn")
@@ -261,7 +274,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         one = result[name]
         print(
             f"{name}, {one['sharding']}: p50 {one['p50_ms']:.1f} ms, p99 {one['p99_ms']:.1f} ms, "
-            f"busiest rank {one['bytes_max_over_mean']:.2f} times the mean"
+            f"busiest rank serves {one['bytes_max_over_mean']:.2f} times the mean; processor time "
+            f"of the busiest rank {one['busy_calm_ms']:.1f} ms, in bursts "
+            f"{one['busy_burst_ms']:.1f} ms, {one['busy_max_over_mean']:.2f} times the mean"
         )
         for finding in one["findings"]:
             print(f"  {finding['text']}")

@@ -81,7 +81,7 @@ def take_turns(
 def grow(options: argparse.Namespace) -> float:
     """Our time per example with the most rows over that with the fewest, taking turns."""
     jobs = {}
-    for rows in (min(options.rows), max(options.rows)):
+    for rows in _ends(dict.fromkeys(options.rows)):
         shape = WorldShape(rows=rows, steps=options.steps, batch=options.batch)
         job = make_job(make_world(options.cache, shape), shape, options.steps)
         jobs[f"{rows} rows"] = ("tailtower", job)
@@ -135,7 +135,16 @@ def keys(sizes: dict[int, dict[str, Any]]) -> dict[str, float]:
             found[f"ratio_vs_{name}"] = middle[name]["ratio"]
     if "products" in middle:
         found["roofline"] = middle["products"]["ratio"]
+    products = {n: size["products"] for n, size in sizes.items() if "products" in size}
+    if len(products) > 1:
+        few, many = (products[rows]["examples_per_second"] for rows in _ends(products))
+        found["products_growth"] = round(few / many, 3)
     return found
+
+
+def _ends(sizes: dict[int, Any]) -> tuple[int, int]:
+    """The smallest and the largest size."""
+    return min(sizes), max(sizes)
 
 
 def say(line: str) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow.sdk import DAG, BaseOperator, CronPartitionTimetable, TaskGroup
+from airflow.sdk import DAG, BaseOperator, CronPartitionTimetable, TaskGroup, TriggerRule
 
+from dags.alerts import TaskAlert, deadline
+from dags.operators.decision import ApproveOperator, PublishOperator, ReconcileOperator
 from dags.operators.step import (
     AwaitPartitionSensor,
     CompareOperator,
-    PublishOperator,
     ResolveRunOperator,
     StepOperator,
     TrainOperator,
@@ -24,7 +25,7 @@ from dags.run_day import KEY_FORMAT
 from dags.settings import poll_seconds
 from dags.triage import dag_notes, task_notes
 from dags.trigger_form import trigger_form
-from tasks.steps import RESOLVE, STEPS, Step
+from tasks.steps import RECONCILE, RESOLVE, STEPS, Step
 
 GROUPS = {
     "data": "From raw logs to training examples",
@@ -35,6 +36,7 @@ OPERATORS: dict[str, type[StepOperator]] = {
     "validate": ValidateOperator,
     "train": TrainOperator,
     "compare": CompareOperator,
+    "approve": ApproveOperator,
     "publish": PublishOperator,
 }
 LONGEST_LOOK = timedelta(minutes=10)
@@ -54,6 +56,8 @@ def common_settings(step: Step) -> dict[str, Any]:
     }
     if step.pool is not None:
         settings["pool"] = step.pool
+    if step.name in ("gate", "approve"):
+        settings["on_success_callback"] = TaskAlert()
     return settings
 
 
@@ -67,6 +71,11 @@ def make_task(step: Step, resolve: ResolveRunOperator) -> BaseOperator | Any:
         return AwaitPartitionSensor(
             **settings, **arguments, execution_timeout=LONGEST_LOOK, poke_interval=poll_seconds()
         )
+    if step.name == "approve":
+        arguments |= {
+            name: f"{{{{ ti.xcom_pull(task_ids='gate', key='{name}') }}}}"
+            for name in ("decision", "proposal")
+        }
     operator = OPERATORS.get(step.name, StepOperator)
     if step.each_role:
         mapped = operator.partial(**settings, **arguments, map_index_template="{{ task.role }}")
@@ -87,9 +96,11 @@ with DAG(
     catchup=False,
     max_active_runs=1,
     dagrun_timeout=timedelta(hours=48),
+    deadline=deadline(),
     params=trigger_form(),
     default_args={
         "owner": "tailtower",
+        "on_failure_callback": TaskAlert(),
         "retry_delay": timedelta(seconds=30),
         "retry_exponential_backoff": 2,
         "max_retry_delay": timedelta(minutes=15),
@@ -116,3 +127,13 @@ with DAG(
             tasks[row.name] = make_task(row, resolve_run)
         for needed in row.needs:
             tasks[needed] >> tasks[row.name]
+    with groups[RECONCILE.group]:
+        # Below the last step, which is never reached when any step fails.
+        tasks[STEPS[-1].name] >> ReconcileOperator(
+            **common_settings(RECONCILE),
+            step=RECONCILE.name,
+            run_spec=RUN_SPEC,
+            trigger_rule=TriggerRule.ONE_FAILED,
+            # The task that failed has told everybody.
+            on_failure_callback=None,
+        )

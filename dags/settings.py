@@ -39,8 +39,32 @@ def poll_seconds() -> float:
     Raises:
         ValueError: It is not a positive number.
     """
-    text = os.environ.get("TAILTOWER_POLL_SECONDS") or "60"
-    seconds = float(text)
-    if not 0 < seconds < float("inf"):
-        raise ValueError(f"TAILTOWER_POLL_SECONDS must be a positive number of seconds: {text}")
-    return seconds
+    return _positive("TAILTOWER_POLL_SECONDS", "60", "seconds")
+
+
+def answer_hours() -> float:
+    """How long a proposed model waits for an answer: `TAILTOWER_ANSWER_HOURS`, by default 12.
+
+    The next day's run waits as long.
+
+    Raises:
+        ValueError: It is not a positive number.
+    """
+    return _positive("TAILTOWER_ANSWER_HOURS", "12", "hours")
+
+
+def deadline_hours() -> float:
+    """Hours after which a run is called late: `TAILTOWER_DEADLINE_HOURS`, by default 8.
+
+    Raises:
+        ValueError: It is not a positive number.
+    """
+    return _positive("TAILTOWER_DEADLINE_HOURS", "8", "hours")
+
+
+def _positive(variable: str, default: str, unit: str) -> float:
+    text = os.environ.get(variable) or default
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise ValueError(f"{variable} must be a positive number of {unit}: {text}")
+    return number

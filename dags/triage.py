@@ -145,16 +145,40 @@ _NOTES: dict[str, tuple[tuple[str, str, str], ...]] = {
             "nothing: the champion stays; the reason says what was missing",
         ),
     ),
+    "approve": (
+        (
+            "waits (*Required actions*)",
+            "the comparison in its form",
+            "approve or reject; no answer in time rejects",
+        ),
+        (
+            "`TrackingError`: the champion changed",
+            "the registry's aliases",
+            "run the day again with *Start again*",
+        ),
+    ),
     "publish": (
         (
             "green, no asset event",
-            "XCom `decision` of `gate`",
+            "XCom `decision` of `approve`",
             "nothing: this run was not promoted",
         ),
         (
             "`TrackingError`",
             "the model registry",
             "bring it up; clear",
+        ),
+    ),
+    "reconcile": (
+        (
+            "red",
+            "the first red task of the run",
+            "nothing here: it ended the run in MLflow, and runs again with what is cleared",
+        ),
+        (
+            "skipped",
+            "",
+            "nothing: no task failed",
         ),
     ),
 }
@@ -171,7 +195,6 @@ def task_notes(step: Step) -> str:
 def dag_notes() -> str:
     """Notes of the daily retraining, in Markdown."""
     flow = "\n".join(f"1. **{step.name}**: {step.summary}" for step in (RESOLVE, *STEPS))
-    errors = "\n".join(_error_row(code, cls) for code, cls in sorted(error_classes().items()))
     return f"""
 # Daily retraining
 
@@ -186,15 +209,21 @@ once.
 
 Open the first red task and read the end of its log: it names the error class.
 
-| Error | Exit status | Retried | What to do |
-|---|---|---|---|
-{errors}
-| ended by a signal | above 128 | yes | 137: look at the machine's memory |
-| others | | yes | an error nobody foresaw: the traceback is in the log |
+{error_table()}
 
 Clearing a task is always safe: a step that is done returns at once, one that is not leaves
 nothing half-written. A training that lost its task goes on, and the next attempt finds it.
 """
+
+
+def error_table() -> str:
+    """What each error means and wants, in Markdown."""
+    errors = "\n".join(_error_row(code, cls) for code, cls in sorted(error_classes().items()))
+    return f"""| Error | Exit status | Retried | What to do |
+|---|---|---|---|
+{errors}
+| ended by a signal | above 128 | yes | 137: look at the machine's memory |
+| others | | yes | an error nobody foresaw: the traceback is in the log |"""
 
 
 def _error_row(code: int, cls: type[TailtowerError]) -> str:

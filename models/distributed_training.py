@@ -83,10 +83,11 @@ class _SkewReports:
         self._sink = sink
         self._told: set[tuple[str, int | None, str | None]] = set()
 
-    def add(self, seconds: float, outcome: StepOutcome) -> None:
-        """Counts a step of this rank."""
+    def add(self, started: float, busy: float, outcome: StepOutcome) -> None:
+        """Counts a step of this rank that started at these times of clock and processor."""
         if outcome.load is not None:
-            self._watch.add(seconds, outcome.load, outcome.hot)
+            seconds = time.perf_counter() - started
+            self._watch.add(seconds, time.thread_time() - busy, outcome.load, outcome.hot)
 
     def take(self, last: bool) -> dict[str, float]:
         """The numbers of a report; what is new is told at once, and all of it at the end."""
@@ -257,9 +258,9 @@ class DistributedTraining:
                 # The first step makes state that the others find; a run of one step has no other.
                 settled = macro.step == min(first + 1, self._reader.steps - 1)
                 measured = settled and self._memory is None
-                started = time.perf_counter()
+                started = time.perf_counter(), time.thread_time()
                 outcome = self._measured(macro) if measured else self._step.run(macro)
-                skew.add(time.perf_counter() - started, outcome)
+                skew.add(*started, outcome)
                 trace.after()
                 done = macro.step + 1
                 counts.add(outcome, macro.examples)

@@ -38,6 +38,8 @@ class Steps:
 
     Attributes:
         seconds: Time of each step on each rank `[S, N]`.
+        busy: Processor time of the rank's own thread in it `[S, N]`. On machines with a core for
+            each rank, the busiest rank's is the least that a step can take.
         wait: Part of it in which the rank waited for others before the exchange `[S, N]`.
         bytes: Bytes that each rank served `[S, N, T]`; see `StepLoad`.
         tables: Names of the tables.
@@ -46,6 +48,7 @@ class Steps:
     """
 
     seconds: Floats
+    busy: Floats
     wait: Floats
     bytes: Floats
     tables: Sequence[str]
@@ -55,8 +58,7 @@ class Steps:
     @property
     def spread(self) -> float:
         """99th percentile of the time of a step over the median; the slowest rank counts."""
-        seconds = self.seconds.max(1)
-        return float(np.percentile(seconds, 99) / np.median(seconds))
+        return spread(self.seconds)
 
     @property
     def unevenness(self) -> float:
@@ -80,6 +82,12 @@ class Finding:
     text: str
     rank: int | None = None
     table: str | None = None
+
+
+def spread(seconds: Floats) -> float:
+    """99th percentile over the median of the slowest rank's time `[S, N]`."""
+    slowest = seconds.max(1)
+    return float(np.percentile(slowest, 99) / max(np.median(slowest), 1e-9))
 
 
 def diagnose(steps: Steps) -> list[Finding]:
@@ -180,26 +188,29 @@ class SkewWatch:
     def __init__(self, tables: Sequence[str], sharding: Mapping[str, str]) -> None:
         self._tables = list(tables)
         self._sharding = sharding
-        self._steps: deque[tuple[float, StepLoad, Mapping[str, HotRow]]] = deque(maxlen=WINDOW)
+        self._steps: deque[tuple[float, float, StepLoad, Mapping[str, HotRow]]] = deque(
+            maxlen=WINDOW
+        )
 
-    def add(self, seconds: float, load: StepLoad, hot: Mapping[str, HotRow]) -> None:
+    def add(self, seconds: float, busy: float, load: StepLoad, hot: Mapping[str, HotRow]) -> None:
         """Counts a step of this rank.
 
         Args:
             seconds: Its time.
+            busy: Processor time of this thread in it.
             load: What it asked of the ranks.
             hot: The most frequent row of each table.
         """
-        self._steps.append((seconds, load, hot))
+        self._steps.append((seconds, busy, load, hot))
 
     def steps(self) -> Steps | None:
         """The latest steps of all ranks, or None while there are few; a collective."""
         if len(self._steps) < _FEWEST:
             return None
         hot: dict[str, HotRow] = {}
-        for _, _, found in self._steps:
+        for _, _, _, found in self._steps:
             _keep_hottest(hot, found)
-        own = np.array([[seconds, load.wait] for seconds, load, _ in self._steps])
+        own = np.array([[seconds, busy, load.wait] for seconds, busy, load, _ in self._steps])
         every: list[tuple[Floats, dict[str, HotRow]]] = [(own, hot)]
         if collectives.world_size() > 1:
             every = every * collectives.world_size()
@@ -207,8 +218,10 @@ class SkewWatch:
             for _, found in every:
                 _keep_hottest(hot, found)
         times = np.stack([of_rank for of_rank, _ in every], axis=1)
-        served = np.stack([load.bytes.numpy() for _, load, _ in self._steps]).astype(np.float64)
-        return Steps(times[..., 0], times[..., 1], served, self._tables, self._sharding, hot)
+        served = np.stack([load.bytes.numpy() for _, _, load, _ in self._steps]).astype(np.float64)
+        return Steps(
+            times[..., 0], times[..., 1], times[..., 2], served, self._tables, self._sharding, hot
+        )
 
 
 def report(steps: Steps) -> str:

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from tasks.answer_command import answer_command
 from tasks.compare_command import compare_command
 from tasks.config_command import config_command
 from tasks.contract_commands import app as contract_app
@@ -19,13 +20,16 @@ from tasks.demo_command import demo_command
 from tasks.demo_data.command import demo_data_command
 from tasks.errors import TailtowerError
 from tasks.explain_command import explain_id_command
+from tasks.export_command import export_items_command
 from tasks.ingest.command import ingest_command
 from tasks.local_stack.commands import down_command, status_command, up_command
 from tasks.plan_command import plan_command
 from tasks.profile_command import profile_command
 from tasks.progress import console, quiet_libraries
 from tasks.recommend_command import recommend_command
+from tasks.rollback_command import rollback_command
 from tasks.run_command import run_command, step_command
+from tasks.serve_command import serve_command
 from tasks.version import code_version
 
 app = typer.Typer(
@@ -38,7 +42,11 @@ app = typer.Typer(
 app.command("run", rich_help_panel="Runs")(run_command)
 app.command("step", rich_help_panel="Runs")(step_command)
 app.command("compare", rich_help_panel="Runs")(compare_command)
+app.command("answer", rich_help_panel="Runs")(answer_command)
+app.command("rollback", rich_help_panel="Runs")(rollback_command)
 app.command("recommend", rich_help_panel="Runs")(recommend_command)
+app.command("serve", rich_help_panel="Runs")(serve_command)
+app.command("export-items", rich_help_panel="Runs")(export_items_command)
 app.command("profile", rich_help_panel="Runs")(profile_command)
 app.command("plan", rich_help_panel="Runs")(plan_command)
 app.command("ingest", rich_help_panel="Data")(ingest_command)
@@ -84,3 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print("stopped")
         return 130
     return status if isinstance(status, int) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

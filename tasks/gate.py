@@ -18,6 +18,7 @@ from tasks.evaluation.decision import Decision, ServingParity, decide
 from tasks.evaluation.per_user import rows_of
 from tasks.evaluation.stored import SAMPLES, read_comparison
 from tasks.lake import Output, Published
+from tasks.promotion import is_champion, make_champion
 from tasks.run_spec import ModelReference, RunSpec, StepResult
 from tasks.serving.bundles import bundle_folder, trained_model
 from tasks.tracking import registry
@@ -35,7 +36,8 @@ def run(spec: RunSpec) -> StepResult:
 
     Returns:
         One output: `decision`, with `gate.json` and the report including the decision; facts:
-        `decision`, `reason`, `version`, `promoted`.
+        `decision`, `reason`, `version`, `promoted`, and `proposal`, the comparison in Markdown,
+        when a person is to decide.
 
     Raises:
         TrackingError: MLflow cannot be reached, or another model became champion meanwhile.
@@ -68,10 +70,13 @@ def run(spec: RunSpec) -> StepResult:
         },
     )
     _move_aliases(spec, version, decision)
-    _log(spec, published, comparison, decision, version)
+    table = describe(comparison, lake.read_text(compared.file(TABLE)), decision.reason)
+    _log(spec, published, decision, version, table)
+    proposal = {"proposal": table} if decision.outcome == "proposed" else {}
     return StepResult.of(
         "gate",
         {"decision": published},
+        **proposal,
         decision=decision.outcome,
         reason=decision.reason,
         promoted=decision.outcome == "promoted",
@@ -208,36 +213,25 @@ def _write(
 
 
 def _move_aliases(spec: RunSpec, version: ModelReference, decision: Decision) -> None:
-    """Points `champion`, `previous` and `challenger` where the decision says.
-
-    The old champion is named `previous` before `champion` moves: whoever stops in between loses
-    no name.
-    """
-    config = spec.config
-    now = tracking.current_champion(config)
-    served = now is not None and now.version == version.version
+    """Points `champion`, `previous` and `challenger` where the decision says."""
     if decision.outcome == "promoted":
-        if not served:
-            if now is not None:
-                registry.set_alias(config, registry.PREVIOUS, now.version)
-            registry.set_alias(config, registry.CHAMPION, version.version)
-        registry.remove_alias(config, registry.CHALLENGER)
-    elif not served:
-        registry.set_alias(config, registry.CHALLENGER, version.version)
+        make_champion(spec.config, version.version)
+        registry.remove_alias(spec.config, registry.CHALLENGER)
+    elif not is_champion(spec.config, version.version):
+        registry.set_alias(spec.config, registry.CHALLENGER, version.version)
 
 
 def _log(
     spec: RunSpec,
     published: Published,
-    comparison: ModelComparison,
     decision: Decision,
     version: ModelReference,
+    description: str,
 ) -> None:
     lake = spec.lake()
     config = spec.config
     tags = {"tailtower.decision": decision.outcome, "tailtower.reason": decision.reason}
     registry.set_version_tags(config, version.version, tags)
-    table = lake.read_text(spec.output("compare", "comparison").file(TABLE))
     parent = parent_of(spec)
     tracking.log_values(
         config,
@@ -246,7 +240,7 @@ def _log(
         tags={
             **tags,
             "tailtower.model_version": version.version,
-            "mlflow.note.content": describe(comparison, table, decision.reason),
+            "mlflow.note.content": description,
         },
     )
     tracking.log_artifacts(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -11,18 +10,19 @@ from tasks import tracking
 from tasks.compare import comparison_links
 from tasks.errors import LakeError
 from tasks.evaluation.per_user import rows_of
-from tasks.evaluation.stored import SAMPLES
+from tasks.evaluation.stored import SAMPLES, read_comparison
 from tasks.gate import same_answer
-from tasks.lake import Lake, Published
 from tasks.progress import log
-from tasks.run_spec import RunSpec, StepResult
+from tasks.promotion import POINTER, is_champion, write_pointer
+from tasks.run_spec import ModelReference, RunSpec, StepResult
 from tasks.serving.bundles import trained_model
 from tasks.tracking import registry
-from tasks.tracking.runs import parent_of
+from tasks.tracking.all_days import record_day
+from tasks.tracking.runs import get_run, parent_of
 
-POINTER = "models/champion.json"
-"""Lake path of the file that says which bundle is served."""
 _USERS_ASKED = 8
+_OF_TRAINING = ("train/examples_per_second", "train/peak_memory_mib", "train/memory_")
+"""Metrics of the candidate's training that the charts over all days show."""
 
 
 def run(spec: RunSpec) -> StepResult:
@@ -35,56 +35,50 @@ def run(spec: RunSpec) -> StepResult:
         LakeError: The registered model does not answer as the evaluated one did.
         TrackingError: MLflow cannot be reached.
     """
-    gate = spec.require("gate").facts
+    decided = spec.require("approve").facts
+    version = decided["version"]
     facts: dict[str, Any] = {
-        "promoted": gate["promoted"],
-        "decision": gate["decision"],
+        "promoted": decided["promoted"],
+        "decision": decided["decision"],
         "run_id": spec.run_id,
-        "version": gate["version"],
+        "version": version,
         "day": spec.day.isoformat(),
         "links": comparison_links(spec),
     }
-    if gate["promoted"]:
+    if decided["promoted"]:
         candidate = trained_model(spec, "candidate")
-        _verify(spec, gate["version"])
-        if _still_champion(spec, gate["version"]):
-            _write_pointer(spec, candidate, gate["version"])
+        _verify(spec, version)
+        if is_champion(spec.config, version):
+            model = ModelReference(
+                version=version, run_id=spec.run_id, day=spec.day, bundle=candidate.path
+            )
+            write_pointer(spec.config, model, candidate)
             facts["pointer"] = POINTER
         else:
             # A later run was promoted while this step waited; its pointer must stay.
-            log("publish.superseded", version=gate["version"])
+            log("publish.superseded", version=version)
     else:
-        log("publish.nothing", decision=gate["decision"], reason=gate["reason"])
+        log("publish.nothing", decision=decided["decision"], reason=decided["reason"])
+    record_day(spec.config, spec.day, _charted(spec, promoted=decided["promoted"]))
     tracking.finish_run(spec.config, parent_of(spec))
     return StepResult.of("publish", {}, **facts)
 
 
-def read_pointer(lake: Lake) -> dict[str, Any] | None:
-    """What the pointer to the champion says; None before the first promotion."""
-    if not lake.exists(POINTER):
-        return None
-    pointer: dict[str, Any] = json.loads(lake.read_text(POINTER))
-    return pointer
-
-
-def _still_champion(spec: RunSpec, version: str) -> bool:
-    now = tracking.current_champion(spec.config)
-    return now is not None and now.version == version
-
-
-def _write_pointer(spec: RunSpec, candidate: Published, version: str) -> None:
-    folder = candidate.file("bundle.json").rsplit("/", 1)[0]
-    pointer = {
-        "model": spec.config.tracking.model_name,
-        "version": version,
-        "run_id": spec.run_id,
-        "day": spec.day.isoformat(),
-        "bundle": folder,
-        "output": candidate.path,
-        "digest": candidate.digest,
-        "files": {entry.path.split("/", 1)[-1]: entry.digest for entry in candidate.manifest.files},
-    }
-    spec.lake().write_text(POINTER, json.dumps(pointer, indent=1))
+def _charted(spec: RunSpec, *, promoted: bool) -> dict[str, float]:
+    """What the charts over all days show of this one."""
+    comparison = read_comparison(spec)
+    values = {"promoted": float(promoted)}
+    for metric in comparison.headline:
+        for model in comparison.models:
+            if metric in model.metrics:
+                values[f"{metric}/{model.name}"] = model.metrics[metric]
+    for model in comparison.models:
+        values[f"bytes/{model.name}"] = float(model.bytes)
+    for table, facts in spec.require("vocabulary").facts["tables"].items():
+        values |= {f"vocabulary/{table}/{name}": float(value) for name, value in facts.items()}
+    candidate = spec.require("train.candidate").facts["mlflow_run_id"]
+    trained = get_run(spec.config, candidate).data.metrics
+    return values | {name: trained[name] for name in trained if name.startswith(_OF_TRAINING)}
 
 
 def _verify(spec: RunSpec, version: str) -> None:

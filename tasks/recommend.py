@@ -5,62 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
-import pyarrow as pa
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from models.config import Settings
 from tasks.config import PipelineConfig
 from tasks.errors import ConfigError
 from tasks.evaluation.stored_runs import find_model
 from tasks.lake import Lake
-from tasks.publish import POINTER, read_pointer
+from tasks.promotion import POINTER, read_pointer
 from tasks.serving.bundles import bundle_folder, champion_folder, trained_model
-from tasks.serving.by_id import ITEM_SOURCE, USER_SOURCE, RecommenderById
+from tasks.serving.by_id import RecommenderById
+from tasks.serving.described import DescribedRecommender, Recommendations
 
-Embedding = Literal["own row", "shared bucket", "not used"]
 _ORIGINS = {
     "user": "from what this user took before",
     "history": "from the given history",
     "popularity": "from popularity",
 }
-
-
-class RecommendedItem(Settings):
-    """One recommendation."""
-
-    item_id: str | int
-    """Raw ID."""
-    title: str | None
-    """Title, where the items table has one."""
-    score: float
-    """Inner product of the towers; the train count where the answer is from popularity."""
-    train_count: int
-    """Interactions that the model was trained on."""
-    embedding: Embedding
-    """Whether the ID owns a row of the embedding table."""
-
-
-class Recommendations(Settings):
-    """Recommendations for one user."""
-
-    model: str
-    """Which model answered."""
-    user_id: str | None
-    """The user."""
-    known_user: bool
-    """Whether the user was in the training data."""
-    embedding: Embedding
-    """Whether the user's ID owns a row of the embedding table."""
-    origin: str
-    """`user`, `history` or `popularity`."""
-    unknown_history: tuple[str, ...] = ()
-    """Items of the given history that the model does not know."""
-    items: tuple[RecommendedItem, ...]
-    """Best first."""
 
 
 def recommend(
@@ -88,53 +51,9 @@ def recommend(
     if user is None and not history:
         raise ConfigError("nobody to recommend to", fix="give --user ID, or --history ITEM")
     with _model(config, run) as (folder, name):
-        model = RecommenderById(folder)
+        model = DescribedRecommender(RecommenderById(folder), name)
         # Whatever is read from the folder is read inside this block.
-        return _answer(model, name, user, list(history or ()), k, exclude_seen)
-
-
-def _answer(
-    model: RecommenderById,
-    name: str,
-    user: str | None,
-    history: list[str],
-    k: int,
-    exclude_seen: bool,
-) -> Recommendations:
-    answer = model.answer(user, k, history=history or None, exclude_seen=exclude_seen)
-    indices = model.items_of(answer.items)
-    corpus = model.recommender.corpus
-    counts = corpus.column("train_count").to_pylist()
-    titles = (
-        corpus.column("title").to_pylist()
-        if "title" in corpus.column_names
-        else [None] * corpus.num_rows
-    )
-    own = model.owns_row(ITEM_SOURCE, pa.array(answer.items, model.item_ids.type))
-    known = user is not None and model.row_of(user) is not None
-    user_owns = None if user is None else model.owns_row(USER_SOURCE, pa.array([user]))
-    return Recommendations(
-        model=name,
-        user_id=user,
-        known_user=known,
-        embedding=_embedding(user_owns, 0),
-        origin=answer.origin,
-        unknown_history=tuple(
-            item for item, n in zip(history, model.items_of(history), strict=True) if n < 0
-        ),
-        items=tuple(
-            RecommendedItem(
-                item_id=item,
-                title=titles[index],
-                score=score,
-                train_count=counts[index],
-                embedding=_embedding(own, place),
-            )
-            for place, (item, index, score) in enumerate(
-                zip(answer.items, indices, answer.scores, strict=True)
-            )
-        ),
-    )
+        return model.recommend(user, k, history=history or None, exclude_seen=exclude_seen)
 
 
 def show(found: Recommendations, console: Console | None = None) -> None:
@@ -167,7 +86,8 @@ def show(found: Recommendations, console: Console | None = None) -> None:
     out.print(table)
     if found.unknown_history:
         out.print(
-            f"The model does not know: {escape(', '.join(found.unknown_history))}", highlight=False
+            f"The model does not know: {escape(', '.join(map(str, found.unknown_history)))}",
+            highlight=False,
         )
 
 
@@ -193,9 +113,3 @@ def _model(config: PipelineConfig, run: str | None) -> Iterator[tuple[Path, str]
         )
     folder = bundle_folder(lake, lake.open_published(pointer["output"]))
     yield folder, f"champion, version {pointer['version']} of {pointer['day']}"
-
-
-def _embedding(owns: list[bool] | None, place: int) -> Embedding:
-    if owns is None:
-        return "not used"
-    return "own row" if owns[place] else "shared bucket"

@@ -12,10 +12,10 @@ import typer
 
 from tasks.command_options import DEFAULT_CONFIG, ConfigOption, SetOption
 from tasks.config_file import load_config
-from tasks.errors import ConfigError, PartitionMissingError
+from tasks.errors import ConfigError, PartitionMissingError, TrackingError
 from tasks.progress import log
 from tasks.run_spec import RunSpec, load_run_spec
-from tasks.steps import BY_NAME, RESOLVE, STEPS, execute
+from tasks.steps import BY_NAME, RECONCILE, RESOLVE, STEPS, execute
 from tasks.training_job import STATUS, job_name, job_status
 
 _STEP_HELP = ", ".join([RESOLVE.name, *BY_NAME])
@@ -60,8 +60,22 @@ def run_command(
     for one_day in days:
         spec = resolve(loaded, one_day, force=force)
         log("run", run_id=spec.run_id, day=spec.day, train_days=len(spec.train_days))
-        run_all(spec, wait)
+        try:
+            run_all(spec, wait)
+        except BaseException as error:
+            _reconcile(spec, killed=isinstance(error, KeyboardInterrupt))
+            raise
         print_comparison(spec)
+
+
+def _reconcile(spec: RunSpec, *, killed: bool) -> None:
+    """Ends the MLflow runs of a run that stopped; what stopped it is what people are told."""
+    from tasks.reconcile import reconcile
+
+    try:
+        reconcile(spec, killed=killed)
+    except TrackingError as error:
+        log("reconcile.failed", reason=error.what)
 
 
 def run_all(spec: RunSpec, wait: int = 0) -> None:
@@ -88,7 +102,11 @@ def _patiently(spec: RunSpec, name: str, role: str | None, wait: int) -> None:
 
 def step_command(
     name: Annotated[
-        str, typer.Argument(help=f"One of: {_STEP_HELP}; or {STATUS}, how a training job stands.")
+        str,
+        typer.Argument(
+            help=f"One of: {_STEP_HELP}; or {STATUS}, how a training job stands; or "
+            f"{RECONCILE.name}, which ends the MLflow runs of a run that failed."
+        ),
     ],
     run_spec: Annotated[
         str | None, typer.Option(help="Location of run_spec.json; every step but resolve_run.")
@@ -103,7 +121,7 @@ def step_command(
     settings: SetOption = None,
     force: ForceOption = False,
 ) -> None:
-    """Run one step; the last line on standard output is its result as JSON.
+    """Run one step; the last line on standard output is its result as JSON, with its `seconds`.
 
     resolve_run makes the run spec that all other steps read:
     `tailtower step resolve_run --config conf/demo.yaml --day 2026-01-08`.
@@ -111,6 +129,7 @@ def step_command(
     if name == RESOLVE.name:
         from tasks.resolve_run import resolve
 
+        started = time.monotonic()
         loaded = load_config(config, settings or ())
         spec = resolve(loaded, parse_day(day) if day else None, force=force)
         answer = {
@@ -120,6 +139,7 @@ def step_command(
             "roles": list(spec.config.roles),
             "window": [spec.train_days[0].isoformat(), spec.train_days[-1].isoformat()],
             "mlflow_run_id": spec.mlflow_run_id,
+            "seconds": round(time.monotonic() - started, 3),
         }
         print(json.dumps(answer))
         return
@@ -132,8 +152,15 @@ def step_command(
         answer = {"job": job_name(spec.run_id, role), "status": job_status(spec, role).value}
         print(json.dumps(answer))
         return
+    if name == RECONCILE.name:
+        from tasks.reconcile import reconcile
+
+        print(json.dumps({"ended": reconcile(load_run_spec(run_spec))}))
+        return
+    started = time.monotonic()
     result = execute(load_run_spec(run_spec), name, role)
-    print(result.model_dump_json())
+    own = {"seconds": round(time.monotonic() - started, 3)}
+    print(json.dumps({**result.model_dump(mode="json"), **own}))
 
 
 def parse_day(text: str) -> date:

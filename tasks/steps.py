@@ -38,6 +38,8 @@ class Step:
     """Whether it runs once for each model: the candidate and the baselines."""
     pool: str | None = None
     """Scheduler pool that bounds how many run at once."""
+    reads: tuple[str, ...] = ()
+    """Files of the run that it acts on beside earlier results; a change makes it run again."""
 
 
 STEPS: tuple[Step, ...] = (
@@ -58,8 +60,19 @@ STEPS: tuple[Step, ...] = (
     Step("evaluate", "measure every model on the test day", ("train",), "decide", 120),
     Step("compare", "compare the models, with intervals", ("evaluate",), "decide", 30),
     Step("gate", "decide, and move the champion", ("compare",), "decide", 30),
-    Step("publish", "make the champion available", ("gate",), "decide", 30),
+    Step(
+        "approve",
+        "let a person decide on a proposed model",
+        ("gate",),
+        "decide",
+        30,
+        reads=("answer.json",),
+    ),
+    Step("publish", "make the champion available", ("approve",), "decide", 30),
 )
+
+RECONCILE = Step("reconcile", "end the MLflow runs of a failed run", (), "decide", 10)
+"""What a scheduler runs after another step has failed for good."""
 
 RESOLVE = Step("resolve_run", "fix the day, the window and every setting", (), "data", 10)
 
@@ -110,8 +123,10 @@ def execute(spec: RunSpec, name: str, role: str | None = None) -> StepResult:
 
 
 def _upstream(spec: RunSpec, step: Step) -> dict[str, str]:
-    """Digests of the results that a step is made from; all of them must be there."""
-    digests = {}
+    """Digests of what a step is made from; results of earlier steps must be there."""
+    lake = spec.lake()
+    paths = {name: f"{spec.folder}/{name}" for name in step.reads}
+    digests = {name: digest_of(lake.read_text(p)) for name, p in paths.items() if lake.exists(p)}
     for needed in step.needs:
         if needed in BY_NAME:
             for name in names_of(BY_NAME[needed], spec):

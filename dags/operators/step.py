@@ -1,129 +1,32 @@
-"""Operators that run a step as a process and keep its result, small, in XCom.
-
-The process is `PYTHON -m tasks STEP …`: Airflow imports nothing of the training stack, and the
-step may live in another environment.
-"""
+"""Operators that run one step of a run each."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from airflow.sdk import (
-    Asset,
-    AssetAlias,
-    BaseOperator,
-    BaseSensorOperator,
-    Context,
-    PokeReturnValue,
-    ResumableJobMixin,
-)
+from airflow.sdk import BaseSensorOperator, Context, PokeReturnValue, ResumableJobMixin
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from pydantic import JsonValue
 
-from dags.operators.links import EVENT as LINKS_EVENT
-from dags.operators.links import (
-    ComparisonLink,
-    DataDocsLink,
-    MlflowRunLink,
-    StepLink,
-    web_addresses,
-)
-from dags.operators.step_failure import failure, is_not_yet, is_nothing_to_do
-from dags.operators.step_process import StepExit, StepProcess
+from dags.operators.champion import CHAMPION
+from dags.operators.links import ComparisonLink, DataDocsLink, MlflowRunLink
+from dags.operators.process_task import ProcessTask, log_facts, require_result
+from dags.operators.step_failure import is_not_yet, is_nothing_to_do
 from dags.run_day import resolve_day
-from dags.settings import PROJECT_ROOT, config_path, step_python
+from dags.settings import config_path
 from dags.trigger_form import overrides
 from tasks.steps import RESOLVE
 
 _MANUAL = "manual"
 _JOB_STATUS = "job_status"
 
-_FOR_PEOPLE = {"decision", "reason"}
-"""Facts that get an XCom of their own, so that people find them at a glance."""
-
-XCOM_LIMIT_BYTES = 48 * 1024
-"""A result larger than this goes into XCom without its facts; the lake keeps all of it."""
-
-CHAMPION = Asset(name="tailtower_champion", uri="x-tailtower://champion")
-"""The served model. An event means that it changed; its extra says to which run, version and
-day."""
-
-CHAMPION_OUTLET = AssetAlias("tailtower_champion_update")
-"""What publishes `CHAMPION`: an alias, because a run that promotes nothing must emit nothing."""
+_FOR_PEOPLE = {"decision", "reason", "proposal"}
+"""Facts that get an XCom of their own, for people to find at a glance and for forms to show."""
 
 
-class _RunsStep(BaseOperator):
-    """Runs one step process at a time and ends it when the task is stopped."""
-
-    ui_color = "#eaf3ee"
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.links: dict[str, str] = {}
-        self._process: StepProcess | None = None
-
-    def on_kill(self) -> None:
-        """Ends the step's process group: asks, then kills."""
-        if self._process is not None:
-            self.log.warning("stopping the step", pid=self._process.pid)
-            self._process.stop()
-
-    def run_process(self, context: Context, arguments: Sequence[str]) -> StepExit:
-        """Runs `python -m tasks` with these arguments; its output goes to the task's log."""
-        command = [step_python(), "-m", "tasks", *arguments]
-        self.log.info("starting", command=command, cwd=str(PROJECT_ROOT))
-        # A step has no use for Airflow's settings, and its secrets are among them.
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("AIRFLOW__")}
-        environment["PYTHONUNBUFFERED"] = "1"
-        self._process = StepProcess(
-            command,
-            cwd=PROJECT_ROOT,
-            env=environment,
-            on_line=lambda line: self._log_line(context, line),
-        )
-        try:
-            return self._process.wait()
-        finally:
-            self._process = None
-
-    def keep(self, context: Context, result: dict[str, Any]) -> dict[str, Any]:
-        """Shows a step's result and returns what XCom may hold of it."""
-        facts = result.get("facts", {})
-        self.log.info("result", **_log_facts(facts))
-        self._keep_links(context, facts.get(LINKS_EVENT))
-        size = len(json.dumps(result))
-        if size <= XCOM_LIMIT_BYTES:
-            return result
-        self.log.warning("the facts are too big for XCom and stay in the lake", bytes=size)
-        return {key: value for key, value in result.items() if key != "facts"}
-
-    def _log_line(self, context: Context, line: str) -> None:
-        """Logs one line of a step's output; a structured line keeps its structure."""
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            entry = None
-        if not isinstance(entry, dict) or not isinstance(entry.get("event"), str):
-            self.log.info(line)
-            return
-        event = entry.pop("event")
-        if event == LINKS_EVENT:
-            self._keep_links(context, entry)
-        self.log.info(event, **_log_facts(entry))
-
-    def _keep_links(self, context: Context, reported: object) -> None:
-        """Makes the buttons of this task work with the addresses just reported."""
-        self.links |= web_addresses(reported)
-        for link in self.operator_extra_links:
-            if isinstance(link, StepLink) and link.address in self.links:
-                context["ti"].xcom_push(key=link.xcom_key, value=self.links[link.address])
-
-
-class StepOperator(_RunsStep):
+class StepOperator(ProcessTask):
     """Runs one step of a run.
 
     Args:
@@ -154,8 +57,8 @@ class StepOperator(_RunsStep):
 
     def run_step(self, context: Context) -> dict[str, Any]:
         """See `execute`."""
-        ended = self.run_process(context, _step_arguments(self.step, self.run_spec, self.role))
-        result = _require_result(self.step, ended)
+        ended = self.run_process(context, step_arguments(self.step, self.run_spec, self.role))
+        result = require_result(self.step, ended)
         for key in _FOR_PEOPLE & result.get("facts", {}).keys():
             context["ti"].xcom_push(key=key, value=result["facts"][key])
         return self.keep(context, result)
@@ -195,8 +98,8 @@ class TrainOperator(ResumableJobMixin, StepOperator):
 
     def get_job_status(self, external_id: JsonValue, context: Context) -> str:
         """How the job stands, from its launcher."""
-        ended = self.run_process(context, _step_arguments(_JOB_STATUS, self.run_spec, self.role))
-        return str(_require_result(_JOB_STATUS, ended)["status"])
+        ended = self.run_process(context, step_arguments(_JOB_STATUS, self.run_spec, self.role))
+        return str(require_result(_JOB_STATUS, ended)["status"])
 
     def is_job_active(self, status: str) -> bool:
         """Whether ranks are at work."""
@@ -227,33 +130,11 @@ class CompareOperator(StepOperator):
     operator_extra_links = (ComparisonLink(),)
 
 
-class PublishOperator(CompareOperator):
-    """Makes the champion available, and tells its consumers when it is a new one."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(outlets=[CHAMPION_OUTLET], **kwargs)
-
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Runs the step; emits an event of the asset `CHAMPION` when this run's model is served.
-
-        A run that was promoted and overtaken by a later one before it published emits none.
-        """
-        result = super().execute(context)
-        facts = result.get("facts", {})
-        if "pointer" in facts:
-            extra = {key: facts.get(key) for key in ("run_id", "version", "day")}
-            context["outlet_events"][CHAMPION_OUTLET].add(CHAMPION, extra=extra)
-            self.log.info("new champion", **extra)
-        else:
-            self.log.info("no new champion, so no event for its consumers")
-        return result
-
-
-class ResolveRunOperator(_RunsStep):
+class ResolveRunOperator(ProcessTask):
     """First step: fixes the run from its day, the trigger form and the pipeline file.
 
     Its return value is the list of roles, because Airflow maps tasks over return values only;
-    `run_spec`, `run_id`, `day` and `window` are XComs of those names.
+    `run_spec`, `run_id`, `day`, `window` and `seconds` are XComs of those names.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -276,11 +157,11 @@ class ResolveRunOperator(_RunsStep):
         if is_nothing_to_do(ended.status) and context["dag_run"].run_type != _MANUAL:
             # A schedule that outlives its data would turn red every night and hide real failures.
             raise AirflowSkipException("\n".join(ended.last_lines))
-        result = _require_result(RESOLVE.name, ended)
-        for key in ("run_spec", "run_id", "day", "window"):
+        result = require_result(RESOLVE.name, ended)
+        for key in ("run_spec", "run_id", "day", "window", "seconds"):
             if key in result:
                 context["ti"].xcom_push(key=key, value=result[key])
-        self.log.info("run", **_log_facts(result))
+        self.log.info("run", **log_facts(result))
         try:
             return [str(role) for role in result["roles"]]
         except KeyError as missing:
@@ -304,7 +185,7 @@ class ResolveRunOperator(_RunsStep):
         return arguments
 
 
-class AwaitPartitionSensor(_RunsStep, BaseSensorOperator):
+class AwaitPartitionSensor(ProcessTask, BaseSensorOperator):
     """Waits for the day's data without holding a worker: each look is a run of the step.
 
     Args:
@@ -326,29 +207,14 @@ class AwaitPartitionSensor(_RunsStep, BaseSensorOperator):
             AirflowFailException: Looking failed in a way that comes again.
             AirflowException: Looking failed in a way that may go away.
         """
-        ended = self.run_process(context, _step_arguments(self.step, self.run_spec))
+        ended = self.run_process(context, step_arguments(self.step, self.run_spec))
         if is_not_yet(ended.status):
             self.log.info("the data is not there yet", next_look_seconds=self.poke_interval)
             return PokeReturnValue(is_done=False)
-        return PokeReturnValue(True, self.keep(context, _require_result(self.step, ended)))
+        return PokeReturnValue(True, self.keep(context, require_result(self.step, ended)))
 
 
-def _step_arguments(step: str, run_spec: str, role: str | None = None) -> list[str]:
+def step_arguments(step: str, run_spec: str, role: str | None = None) -> list[str]:
+    """Arguments of `python -m tasks` for a step."""
     arguments = [step, "--run-spec", run_spec]
     return arguments if role is None else [*arguments, "--role", role]
-
-
-def _require_result(step: str, ended: StepExit) -> dict[str, Any]:
-    if ended.status != 0:
-        raise failure(step, ended)
-    if ended.result is None:
-        raise AirflowFailException(
-            f"step '{step}' printed no result as its last line; are both sides of one version?"
-        )
-    return ended.result
-
-
-def _log_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts under names that the log does not use itself."""
-    own = ("event", "level", "timestamp", "logger", "exc_info", "stack_info", "exception")
-    return {f"{key}_" if key in own else key: value for key, value in facts.items()}

@@ -215,6 +215,16 @@ class AirflowClient:
             for task in found
         ]
 
+    def xcom(self, dag_id: str, run_id: str, task_id: str, key: str, *, map_index: int = -1) -> Any:
+        """A value that a task left for others; None when there is none of this key."""
+        response = self._request(
+            "GET",
+            f"{_run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/xcomEntries/{quote(key)}",
+            params={"map_index": map_index, "deserialize": True},
+            accept=(404,),
+        )
+        return None if response.status_code == httpx.codes.NOT_FOUND else response.json()["value"]
+
     def task_log(
         self, dag_id: str, run_id: str, task_id: str, *, try_number: int = 1, map_index: int = -1
     ) -> str:

@@ -81,6 +81,12 @@ class RecommenderById:
         users = self.recommender.users
         return pa.array([], pa.string()) if users is None else _flat(users.column("user_id"))
 
+    def read_all(self) -> None:
+        """Reads what is read on demand otherwise, so that the folder may go away."""
+        _ = self.item_ids, self.user_ids
+        for table in self.recommender.bundle.policies:
+            self._encoder(table)
+
     def answer(
         self,
         user_id: RawId | None = None,

@@ -54,6 +54,36 @@ def by_alias(config: PipelineConfig, alias: str) -> ModelReference | None:
             raise
 
 
+def by_version(config: PipelineConfig, version: str) -> ModelReference:
+    """A registered version by its number.
+
+    Raises:
+        TrackingError: The registry cannot be reached.
+        ConfigError: There is no such version, or it was not registered by this product.
+    """
+    from mlflow.exceptions import MlflowException
+
+    name = config.tracking.model_name
+    with tracking_errors(f"reading version {version} of '{name}'", tracking_uri(config)):
+        try:
+            return _reference(client(config).get_model_version(name, version))
+        except MlflowException as error:
+            if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                raise
+    raise ConfigError(
+        f"'{name}' has no version {version}",
+        where=f"models:/{name}",
+        fix="MLflow's page of the model lists its versions",
+    )
+
+
+def version_tags(config: PipelineConfig, version: str) -> dict[str, str]:
+    """Tags of a version."""
+    name = config.tracking.model_name
+    with tracking_errors(f"reading version {version} of '{name}'", tracking_uri(config)):
+        return dict(client(config).get_model_version(name, version).tags)
+
+
 def find_version(config: PipelineConfig, run_id: str, bundle_digest: str) -> ModelReference | None:
     """The version that a tailtower run registered from a bundle, if it did."""
     name = config.tracking.model_name

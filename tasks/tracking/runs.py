@@ -95,7 +95,7 @@ def find_run(config: PipelineConfig, run_id: str, role: str = PARENT) -> str | N
     # Two lakes with the same settings and days have runs of the same name.
     query = (
         f"tags.`{RUN_ID}` = '{run_id}' and tags.`{ROLE}` = '{role}' "
-        f"and tags.`{LAKE}` = '{_lake(config)}'"
+        f"and tags.`{LAKE}` = '{lake_tag(config)}'"
     )
     with tracking_errors("looking for a run", tracking_uri(config)):
         found = client(config).search_runs([experiment], query, max_results=1)
@@ -116,6 +116,18 @@ def finish_run(
     """Ends an MLflow run; ending it again changes its status."""
     with tracking_errors(f"ending run {mlflow_run_id}", tracking_uri(config)):
         client(config).set_terminated(mlflow_run_id, status)
+
+
+def end_open_runs(config: PipelineConfig, run_id: str, status: Literal["FAILED", "KILLED"]) -> int:
+    """Ends what MLflow still calls running of a tailtower run; returns how many runs that were."""
+    query = f"tags.`{RUN_ID}` = '{run_id}' and tags.`{LAKE}` = '{lake_tag(config)}'"
+    with tracking_errors(f"looking for runs of {run_id}", tracking_uri(config)):
+        found = client(config).search_runs(
+            [experiment_id(config)], f"{query} and attributes.status = 'RUNNING'"
+        )
+    for run in found:
+        finish_run(config, run.info.run_id, status)
+    return len(found)
 
 
 def log_values(
@@ -246,7 +258,7 @@ def _get_or_create(
                     RUN_ID: run_id,
                     DAY: day.isoformat(),
                     ROLE: role,
-                    LAKE: _lake(config),
+                    LAKE: lake_tag(config),
                     "tailtower.pipeline": config.name,
                     "tailtower.code_version": code_version(),
                     "mlflow.source.name": "tailtower",
@@ -270,7 +282,8 @@ def _get_or_create(
     return found
 
 
-def _lake(config: PipelineConfig) -> str:
+def lake_tag(config: PipelineConfig) -> str:
+    """Value of the tag that tells pipelines with the same settings apart."""
     return without_credentials(Lake(config.lake).url)
 
 

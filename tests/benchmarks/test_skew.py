@@ -13,10 +13,10 @@ from models.reader import ExampleReader
 ITEMS, BATCH = 3000, 32
 
 
-@pytest.mark.parametrize("way", ["table_wise", "column_wise"])
+@pytest.mark.parametrize("way", skew.WAYS.values())
 def test_every_eighth_macro_batch_is_a_burst(tmp_path, way):
     files = skew.make_world(tmp_path, ITEMS, BATCH, 24)
-    job = skew.job_of(tmp_path, files, ITEMS, BATCH, way)
+    job = skew.job_of(tmp_path, files, ITEMS, BATCH, way, 2)
     assert job.tables["item"].sharding == way
     macros = list(ExampleReader(job, ITEMS).read())
     assert len(macros) == 24

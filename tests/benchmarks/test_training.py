@@ -41,14 +41,17 @@ def test_keys_are_taken_from_their_sizes():
     def size(own, **ratios):
         return {
             "tailtower": {"examples_per_second": own},
-            **{name: {"ratio": ratio} for name, ratio in ratios.items()},
+            **{
+                name: {"ratio": ratio, "examples_per_second": own / ratio}
+                for name, ratio in ratios.items()
+            },
         }
 
     found = training.keys(
         {
             100_000: size(110, traditional=2.0, bare_fbgemm=5.0),
             1_000_000: size(105, traditional=12.5, sparse=1.7, bare_fbgemm=1.1, products=0.8),
-            5_000_000: size(100, traditional=40.0),
+            5_000_000: size(100, traditional=40.0, products=0.4),
         }
     )
     assert found == {
@@ -57,6 +60,7 @@ def test_keys_are_taken_from_their_sizes():
         "ratio_vs_traditional_5m": 40.0,
         "ratio_vs_bare_fbgemm": 1.1,
         "roofline": 0.8,
+        "products_growth": 0.525,  # 105 / 0.8 examples a second, then 100 / 0.4
     }
 
 

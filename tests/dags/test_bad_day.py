@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tasks.lake import Lake
-from tasks.publish import POINTER
+from tasks.promotion import POINTER
 from tasks.tracking import client, current_champion, registry
 from tasks.tracking.runs import DAY, RUN_ID, find_run, get_run
 from tests.tasks.validated_lake import FIRST, pipeline, spoil, write_good_days

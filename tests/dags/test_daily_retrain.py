@@ -3,22 +3,25 @@
 import json
 import re
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.sdk import TriggerRule
 
 from dags.daily_retrain import dag
+from dags.operations_page import operations_page
 from dags.settings import poll_seconds
 from dags.triage import _DO, dag_notes
 from tasks import errors
-from tasks.steps import RESOLVE, STEPS, Step
+from tasks.steps import RECONCILE, RESOLVE, STEPS, Step
 
 ROWS = {step.name: step for step in (RESOLVE, *STEPS)}
+NOTED = {**ROWS, RECONCILE.name: RECONCILE}
 
 
 def test_one_task_for_each_row_of_the_table():
-    assert [task.task_id for task in dag.topological_sort()] == list(ROWS)
+    assert [task.task_id for task in dag.topological_sort()] == list(NOTED)
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -39,11 +42,11 @@ def test_a_task_follows_its_row(name: str):
         assert task.execution_timeout == timedelta(minutes=row.timeout_minutes)
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", NOTED)
 def test_a_task_has_an_owner_and_notes(name: str):
     task: Any = dag.get_task(name)
     assert task.owner == "tailtower"
-    assert f"### {name}: {ROWS[name].summary}" in task.doc_md
+    assert f"### {name}: {NOTED[name].summary}" in task.doc_md
     rows = [line for line in task.doc_md.splitlines() if line.startswith("| ")]
     assert len(rows) >= 2
     assert all(line.count("|") == 4 for line in rows)
@@ -60,7 +63,9 @@ def test_the_dag_has_what_people_look_for():
 
 def test_a_task_only_waits_for_success():
     """A step must never start on what a failed one left."""
-    assert {task.trigger_rule for task in dag.tasks} == {TriggerRule.ALL_SUCCESS}
+    rules = {task.task_id: task.trigger_rule for task in dag.tasks}
+    assert rules.pop("reconcile") == TriggerRule.ONE_FAILED
+    assert set(rules.values()) == {TriggerRule.ALL_SUCCESS}
 
 
 def test_the_notes_say_what_to_do_about_every_error():
@@ -70,6 +75,11 @@ def test_the_notes_say_what_to_do_about_every_error():
     for cls in classes:
         retried = "yes" if cls.transient else "no"
         assert f"| `{cls.__name__}` | {cls.exit_code} | {retried} |" in notes
+
+
+def test_the_operations_page_is_up_to_date():
+    page = Path(__file__).resolve().parents[2] / "docs/operations.md"
+    assert page.read_text() == operations_page(), "run `python -m dags.operations_page`"
 
 
 def test_nothing_in_the_dag_depends_on_the_calendar():
@@ -91,7 +101,7 @@ def test_the_serialized_dag_is_whole():
     seen = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
     assert seen.get_task("train").operator_extra_link_dict.keys() == {"MLflow run"}
     assert seen.get_task("validate").operator_extra_link_dict.keys() == {"Data Docs"}
-    for name in ("compare", "publish"):
+    for name in ("compare", "approve", "publish"):
         assert seen.get_task(name).operator_extra_link_dict.keys() == {"Comparison in MLflow"}
     assert seen.get_task("train").map_index_template == "{{ task.role }}"
     assert seen.timetable.partitioned

@@ -117,7 +117,7 @@ def test_a_run_with_a_late_day_a_hiccup_and_a_new_champion(stage: Stage):
     assert str(run.state) == "success"
     steps = {step.name for step in STEPS if not step.each_role}
     expected = {"resolve_run", *steps, *(f"train [{role}]" for role in ROLES)}
-    assert states(run) == dict.fromkeys(expected, "success")
+    assert states(run) == dict.fromkeys(expected, "success") | {"reconcile": "skipped"}
 
     calls = stage.calls()
     assert calls[0] == {
@@ -143,6 +143,7 @@ def test_a_run_with_a_late_day_a_hiccup_and_a_new_champion(stage: Stage):
         "evaluate",
         "compare",
         "gate",
+        "approve",
         "publish",
     ]
     trained = [call["role"] for call in calls if call["step"] == "train"]
@@ -156,7 +157,7 @@ def test_a_run_with_a_late_day_a_hiccup_and_a_new_champion(stage: Stage):
     assert xcom(run, "train", "_link_MlflowRunLink", map_index=0) == candidate
     assert xcom(run, "train", "_link_MlflowRunLink", map_index=1) == ""
     assert xcom(run, "compare", "_link_ComparisonLink") == comparison
-    assert champion_events() == [CHAMPION]
+    assert champion_events() == [{**CHAMPION, "run_spec": SPEC}]
 
 
 def test_bad_data_stops_the_run_at_once(stage: Stage):
@@ -164,12 +165,13 @@ def test_bad_data_stops_the_run_at_once(stage: Stage):
     assert str(run.state) == "failed"
     found = states(run)
     assert found.pop("resolve_run") == found.pop("await_partition") == "success"
-    assert found.pop("validate") == "failed"
+    assert found.pop("validate") == found.pop("reconcile") == "failed"
     assert set(found.values()) == {"upstream_failed"}
     assert [call["step"] for call in stage.calls()] == [
         "resolve_run",
         "await_partition",
         "validate",
+        "reconcile",
     ]
 
 

@@ -31,6 +31,7 @@ def _steps(count: int = 40, ranks: int = 2, **changes: Any) -> Steps:
     seconds = 0.01 + rng.uniform(0, 1e-3, (count, ranks))
     even: dict[str, Any] = {
         "seconds": seconds,
+        "busy": 0.5 * seconds,
         "wait": 0.05 * seconds,
         "bytes": np.full((count, ranks, 2), 2.0**20),
         "tables": ("item", "user"),
@@ -167,6 +168,8 @@ def test_the_hot_table_of_a_training_is_named_and_columns_cure_it(
     assert others is not None
     assert np.array_equal(steps.bytes, others.bytes), "all ranks know the same"
     assert np.array_equal(steps.seconds, others.seconds)
+    assert (steps.busy > 0).all()
+    assert (steps.busy < 1.1 * steps.seconds).all()
     items = steps.bytes[:, :, list(steps.tables).index("item")].sum(0)
     holder = int(items.argmax())
     assert items[1 - holder] == 0

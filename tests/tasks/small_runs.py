@@ -236,6 +236,6 @@ def make_two_days(lake: Path, uri: str) -> TwoDays:
     for seed, day in enumerate((date(2026, 1, 3), date(2026, 1, 4))):
         spec = run_data_steps(config, day)
         fake_training(spec, seed=seed)
-        run_steps(spec, "evaluate", "compare", "gate", "publish")
+        run_steps(spec, "evaluate", "compare", "gate", "approve", "publish")
         specs.append(spec)
     return TwoDays(config, *specs)

@@ -93,7 +93,7 @@ def test_numbers_reach_the_model_and_the_served_one(lake: Path, mlflow_uri: str)
     fake_training(spec, seed=1)
     run_steps(spec, "evaluate", "compare", "gate")
     # Asks the registered model, through MLflow, for what was evaluated.
-    assert run_steps(spec, "publish")["publish"].facts["promoted"]
+    assert run_steps(spec, "approve", "publish")["publish"].facts["promoted"]
     model = RecommenderById(bundle_folder(spec.lake(), spec.output("train.candidate", "model")))
     assert model.answer("u01", 5).scores == model.answer("u01", 5, attributes={"age": 21}).scores
     assert model.answer("u01", 5).scores != model.answer("u01", 5, attributes={"age": 60}).scores

@@ -9,7 +9,8 @@ import pytest
 
 import tasks.publish
 from tasks.errors import LakeError
-from tasks.publish import POINTER, read_pointer
+from tasks.evaluation.stored import read_comparison
+from tasks.promotion import POINTER, read_pointer
 from tasks.serving.bundles import trained_model
 from tasks.tracking import client
 from tasks.tracking.runs import parent_of
@@ -53,6 +54,35 @@ def test_the_mlflow_run_is_finished(two_days: TwoDays) -> None:
     assert mlflow.get_run(parent_of(two_days.second)).info.status == "FINISHED"
 
 
+def test_every_day_is_a_point_of_the_charts(two_days: TwoDays) -> None:
+    mlflow = client(two_days.config)
+    experiment = mlflow.get_experiment_by_name(two_days.config.tracking.experiment)
+    assert experiment is not None
+    (run,) = mlflow.search_runs([experiment.experiment_id], "tags.`tailtower.role` = 'all_days'")
+    rerun(two_days.second, "publish")  # a repetition adds no point
+    history = mlflow.get_metric_history(run.info.run_id, "recall_at_5/candidate")
+    found = [(point.step, point.timestamp, point.value) for point in history]
+    wanted = [
+        # Days since 1970, and their first millisecond.
+        (20456, 1767398400000, read_comparison(two_days.first)),
+        (20457, 1767484800000, read_comparison(two_days.second)),
+    ]
+    assert found == [
+        (step, time, comparison.candidate.metrics["recall_at_5"])
+        for step, time, comparison in wanted
+    ]
+    names = run.data.metrics.keys()
+    assert {
+        "promoted",
+        "recall_at_5/champion",
+        "recall_at_5/popularity",
+        "ndcg_at_5/candidate",
+        "bytes/candidate",
+        "vocabulary/item/rows",
+        "vocabulary/item/covered_share",
+    } <= names
+
+
 def test_an_earlier_run_does_not_take_the_pointer_back(two_days: TwoDays) -> None:
     before = two_days.second.lake().read_text(POINTER)
     result = rerun(two_days.first, "publish")
@@ -64,13 +94,13 @@ def test_nothing_is_published_for_a_rejected_model(
     two_days: TwoDays, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = two_days.first
-    gate = spec.require("gate")
-    rejected = gate.model_copy(
-        update={"facts": {**gate.facts, "promoted": False, "decision": "rejected"}}
+    decided = spec.require("approve")
+    rejected = decided.model_copy(
+        update={"facts": {**decided.facts, "promoted": False, "decision": "rejected"}}
     )
     require = type(spec).require
     monkeypatch.setattr(
-        type(spec), "require", lambda s, name: rejected if name == "gate" else require(s, name)
+        type(spec), "require", lambda s, name: rejected if name == "approve" else require(s, name)
     )
     before = spec.lake().read_text(POINTER)
     result = rerun(spec, "publish")

@@ -22,7 +22,7 @@ def test_every_step_follows_what_it_needs():
         seen.add(step.name)
     assert [step.name for step in (RESOLVE, *STEPS)] == [
         *("resolve_run", "await_partition", "validate", "count", "vocabulary", "examples"),
-        *("train", "evaluate", "compare", "gate", "publish"),
+        *("train", "evaluate", "compare", "gate", "approve", "publish"),
     ]
 
 

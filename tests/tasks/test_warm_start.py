@@ -45,7 +45,7 @@ def _run(config: PipelineConfig, day: date, *, promote: bool) -> RunSpec:
     spec = run_data_steps(config, day)
     fake_training(spec, seed=day.day)
     if promote:
-        run_steps(spec, "evaluate", "compare", "gate", "publish")
+        run_steps(spec, "evaluate", "compare", "gate", "approve", "publish")
     return spec
 
 

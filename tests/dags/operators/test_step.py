@@ -6,7 +6,7 @@ import signal
 import stat
 import threading
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,15 +18,15 @@ from airflow.sdk.exceptions import (
     AirflowFailException,
     AirflowRescheduleException,
     AirflowSkipException,
+    TaskAwaitingInput,
 )
 from airflow.sdk.types import TaskInstanceKey
 
+from dags.operators.champion import CHAMPION, CHAMPION_OUTLET
+from dags.operators.decision import ApproveOperator, PublishOperator
+from dags.operators.process_task import XCOM_LIMIT_BYTES
 from dags.operators.step import (
-    CHAMPION,
-    CHAMPION_OUTLET,
-    XCOM_LIMIT_BYTES,
     AwaitPartitionSensor,
-    PublishOperator,
     ResolveRunOperator,
     StepOperator,
     TrainOperator,
@@ -110,11 +110,13 @@ def test_a_step_gets_its_arguments_and_returns_its_result(shell):
 
 def test_a_step_does_not_see_the_secrets_of_airflow(shell, monkeypatch, tmp_path: Path):
     monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "secret")
+    monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", "smtp://me:password@mail")
+    monkeypatch.setenv("TAILTOWER_ALERTS", "slack+https://hooks.slack.com/services/T0")
     monkeypatch.setenv("AIRFLOW_CTX_DAG_RUN_ID", "manual__1")
     shell(f"env > {tmp_path / 'environment'}; echo '{{}}'")
     run(step(), context())
     seen = (tmp_path / "environment").read_text()
-    assert "JWT_SECRET" not in seen
+    assert not [name for name in ("JWT_SECRET", "SMTP_DEFAULT", "ALERTS") if name in seen]
     assert "AIRFLOW_CTX_DAG_RUN_ID=manual__1" in seen
     assert "PATH=" in seen
 
@@ -210,6 +212,64 @@ def test_lines_with_the_logs_own_words_do_not_break_it(shell):
     assert run(step(), context()) == {"facts": {"event": "e", "level": "l"}}
 
 
+SPEC = "/lake/runs/2026-03-09-abc/run_spec.json"
+
+
+def approve(decision: str) -> ApproveOperator:
+    return ApproveOperator(
+        task_id="approve", step="approve", run_spec=SPEC, decision=decision, proposal="| a | b |"
+    )
+
+
+def test_only_a_proposal_is_asked_about(shell):
+    arguments = shell("""echo '{"facts": {"decision": "promoted"}}'""")
+    assert run(approve("promoted"), context())["facts"] == {"decision": "promoted"}
+    assert arguments.read_text().split() == ["-m", "tasks", "approve", "--run-spec", SPEC]
+
+
+def test_a_proposal_waits_for_a_person_with_the_comparison(shell, monkeypatch):
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(
+        "airflow.providers.standard.operators.hitl.upsert_hitl_detail", lambda **k: asked.update(k)
+    )
+    shell("exit 99")
+    given = context() | {"task_instance": SimpleNamespace(id="7")}
+    with pytest.raises(TaskAwaitingInput) as waiting:
+        run(approve("proposed"), given)
+    assert (asked["body"], asked["options"]) == ("| a | b |", ["Approve", "Reject"])
+    assert asked["defaults"] == ["Reject"]
+    assert waiting.value.timeout == timedelta(hours=12)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "user", "told"),
+    [
+        ("Approve", {"id": "1", "name": "ada"}, ["approve", "--by", "ada"]),
+        ("Reject", None, ["reject", "--by", "nobody in time"]),
+    ],
+)
+def test_the_answer_reaches_the_step(shell, tmp_path: Path, chosen: str, user: Any, told):
+    calls = tmp_path / "calls"
+    shell(f"""
+        echo "$@" >> {calls}
+        [ "$3" = approve ] && echo '{{"facts": {{"decision": "x"}}}}'
+        exit 0
+    """)
+    given: Any = context()
+    event = {
+        "chosen_options": [chosen],
+        "params_input": {"reason": "fine"},
+        "responded_at": datetime(2026, 3, 10, tzinfo=UTC),
+        "responded_by_user": user,
+    }
+    result = approve("proposed").execute_complete(given, event)
+    assert result["facts"] == {"decision": "x"}
+    assert calls.read_text().splitlines() == [
+        " ".join(["-m tasks.cli answer", SPEC, *told, "--reason fine --only-record"]),
+        f"-m tasks approve --run-spec {SPEC}",
+    ]
+
+
 def publish() -> PublishOperator:
     return PublishOperator(task_id="publish", step="publish", run_spec="x")
 
@@ -220,7 +280,9 @@ def test_a_new_champion_is_announced(shell):
     shell(f"echo '{json.dumps({'facts': facts})}'")
     given = context()
     run(publish(), given)
-    assert given["outlet_events"][CHAMPION_OUTLET].events == [(CHAMPION, extra)]
+    assert given["outlet_events"][CHAMPION_OUTLET].events == [
+        (CHAMPION, {**extra, "run_spec": "x"})
+    ]
 
 
 @pytest.mark.parametrize(

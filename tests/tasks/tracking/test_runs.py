@@ -12,6 +12,7 @@ import pytest
 from tasks.config import PipelineConfig
 from tasks.errors import ConfigError, TrackingError, UpstreamError
 from tasks.lake import Lake
+from tasks.reconcile import reconcile
 from tasks.run_spec import RunSpec
 from tasks.tracking import (
     client,
@@ -92,6 +93,21 @@ def test_children_hang_below_their_parent(config: PipelineConfig) -> None:
     assert run.info.run_name == "2026-01-03 candidate"
     assert find_run(config, "2026-01-03-abc", "popularity") == popularity
     assert find_run(config, "unknown") is None
+
+
+def test_what_a_stopped_run_left_open_is_ended(config: PipelineConfig) -> None:
+    """And nothing of other runs, other lakes, or models that were trained to their end."""
+    parent = start_parent_run("2026-01-03-abc", DAY, config)
+    spec = _spec(config, parent)
+    done, stopped = (start_child_run(spec, role) for role in ("popularity", "candidate"))
+    finish_run(config, done)
+    other = start_parent_run("2026-01-03-other", DAY, config)
+    assert reconcile(spec) == 2
+    status = {run: get_run(config, run).info.status for run in (parent, done, stopped, other)}
+    assert status == {parent: "FAILED", done: "FINISHED", stopped: "FAILED", other: "RUNNING"}
+    assert reconcile(spec) == 0
+    assert start_parent_run("2026-01-03-abc", DAY, config) == parent
+    assert get_run(config, parent).info.status == "RUNNING"
 
 
 def test_a_child_needs_a_parent(config: PipelineConfig) -> None:
