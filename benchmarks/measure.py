@@ -112,15 +112,24 @@ class Contender:
         Returns:
             The module's answer.
         """
-        assert self._process.stdin is not None
         with _PeakMemory(self._process.pid) as memory:
-            self._process.stdin.write(json.dumps(job) + "\n")
-            self._process.stdin.flush()
-            answer: dict[str, Any] = json.loads(self._read())
+            self.ask(job)
+            answer = self.answer()
         if into is not None:
             into.seconds.append(answer["seconds"])
             into.cpu_seconds.append(answer["cpu"])
             into.peak_mib.append(memory.peak / 2**20)
+        return answer
+
+    def ask(self, job: Mapping[str, Any]) -> None:
+        """Lets the process begin a job; arguments as in `run`."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(job) + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        """Waits for the end of the job that was asked for; returns the module's answer."""
+        answer: dict[str, Any] = json.loads(self._read())
         return answer
 
     def _read(self) -> str:

@@ -36,6 +36,7 @@ from models.two_tower import TwoTower
 CPU = torch.device("cpu")
 Work = Callable[[dict[str, Any]], dict[str, Any] | None]
 Pool = Callable[[str, Jagged], Tensor]
+Coded = tuple[MicroBatch, dict[str, Jagged], dict[str, Jagged]]
 
 
 @contextmanager
@@ -55,7 +56,7 @@ def tailtower(job: TrainJob) -> Iterator[Work]:
         yield work
 
 
-class _ByHand:
+class ByHand:
     """A training loop around the product's reader and towers.
 
     Args:
@@ -77,12 +78,22 @@ class _ByHand:
             job.training.optimizer.learning_rate * job.training.optimizer.sparse_lr_scale,
         )
 
-    def batches(self) -> Iterator[tuple[MicroBatch, dict[str, Jagged], dict[str, Jagged]]]:
-        """The batches with the codes of users and items."""
+    def macro_batches(self) -> Iterator[list[Coded]]:
+        """The micro-batches of each macro-batch with the codes of users and items."""
         for macro in ExampleReader(self.job, len(self.corpus)).read():
-            (micro,) = macro.micro
-            users = self.encoder.user_codes(micro.local.users)
-            yield micro, users, self.encoder.item_codes(micro.items)
+            yield [
+                (
+                    micro,
+                    self.encoder.user_codes(micro.local.users),
+                    self.encoder.item_codes(micro.items),
+                )
+                for micro in macro.micro
+            ]
+
+    def batches(self) -> Iterator[Coded]:
+        """The batches of a job without accumulation."""
+        for (batch,) in self.macro_batches():
+            yield batch
 
     def compute_loss(self, users: Tensor, items: Tensor, item: Tensor) -> Tensor:
         """Mean loss of a batch whose columns are its own items, one for each example."""
@@ -111,44 +122,71 @@ class _ByHand:
         return found[0], found[1]
 
 
+class EmbeddingBags(nn.Module):
+    """`nn.EmbeddingBag` tables and the towers.
+
+    Args:
+        loop: The training loop.
+        sparse: Whether the tables' gradients are sparse.
+    """
+
+    def __init__(self, loop: ByHand, *, sparse: bool) -> None:
+        super().__init__()
+        job = loop.job
+        self._loop = loop
+        self.tables = nn.ModuleDict(
+            {
+                name: nn.EmbeddingBag(
+                    job.table_rows[name],
+                    table.dim,
+                    mode="sum",
+                    sparse=sparse,
+                    include_last_offset=True,
+                    _weight=torch.empty(job.table_rows[name], table.dim).uniform_(-0.1, 0.1),
+                )
+                for name, table in job.tables.items()
+            }
+        )
+        self.towers = loop.towers
+        sides = (job.model.user, job.model.item)
+        self._table_of = {f.name: f.table for side in sides for f in side.features}
+
+    def forward(
+        self, users: Mapping[str, Jagged], items: Mapping[str, Jagged], item: Tensor
+    ) -> Tensor:
+        """Mean loss of a batch; arguments as in `ByHand.compute_loss`, but codes."""
+        vectors = self._loop.vectors({**users, **items}, self._pool)
+        return self._loop.compute_loss(*vectors, item)
+
+    def optimizers(
+        self, optimizer: Callable[..., torch.optim.Optimizer]
+    ) -> list[torch.optim.Optimizer]:
+        """An optimizer for the towers and one for the tables."""
+        dense_rate, sparse_rate = self._loop.rates
+        return [
+            optimizer(self.towers.parameters(), lr=dense_rate),
+            optimizer(self.tables.parameters(), lr=sparse_rate),
+        ]
+
+    def _pool(self, feature: str, codes: Jagged) -> Tensor:
+        pooled: Tensor = self.tables[self._table_of[feature]](codes.values, codes.offsets)
+        return pooled
+
+
 def _embedding_bags(
     job: TrainJob, *, chunked: bool, sparse: bool, optimizer: Callable[..., torch.optim.Optimizer]
 ) -> Work:
     """`nn.EmbeddingBag` tables and an optimizer of PyTorch for everything."""
-    loop = _ByHand(job, chunked=chunked)
-    tables = nn.ModuleDict(
-        {
-            name: nn.EmbeddingBag(
-                job.table_rows[name],
-                table.dim,
-                mode="sum",
-                sparse=sparse,
-                include_last_offset=True,
-                _weight=torch.empty(job.table_rows[name], table.dim).uniform_(-0.1, 0.1),
-            )
-            for name, table in job.tables.items()
-        }
-    )
-    dense_rate, sparse_rate = loop.rates
-    optimizers = [
-        optimizer(loop.towers.parameters(), lr=dense_rate),
-        optimizer(tables.parameters(), lr=sparse_rate),
-    ]
-
-    sides = (job.model.user, job.model.item)
-    table_of = {f.name: f.table for side in sides for f in side.features}
-
-    def pool(feature: str, codes: Jagged) -> Tensor:
-        pooled: Tensor = tables[table_of[feature]](codes.values, codes.offsets)
-        return pooled
+    loop = ByHand(job, chunked=chunked)
+    model = EmbeddingBags(loop, sparse=sparse)
+    optimizers = model.optimizers(optimizer)
 
     def work(_: dict[str, Any]) -> dict[str, Any]:
         examples = 0
-        for micro, user_codes, item_codes in loop.batches():
+        for micro, users, items in loop.batches():
             for one in optimizers:
                 one.zero_grad()
-            users, items = loop.vectors({**user_codes, **item_codes}, pool)
-            loop.compute_loss(users, items, micro.items).backward()  # type: ignore[no-untyped-call]
+            model(users, items, micro.items).backward()
             for one in optimizers:
                 one.step()
             examples += len(micro.items)
@@ -194,7 +232,7 @@ def _fbgemm(job: TrainJob, *, distinct: bool) -> Work:
         SplitTableBatchedEmbeddingBagsCodegen,
     )
 
-    loop = _ByHand(job, chunked=True)
+    loop = ByHand(job, chunked=True)
     names = sorted(job.tables)
     # The kernels want features of one table side by side.
     features = sorted(
@@ -261,7 +299,7 @@ def _table_batch(features: list[Jagged], batch: int) -> tuple[Tensor, Tensor]:
 
 def products(job: TrainJob) -> Work:
     """Nothing but the matrix products of the product's step, in its sizes."""
-    loop = _ByHand(job, chunked=True)
+    loop = ByHand(job, chunked=True)
     finder = Distinct(len(loop.corpus), CPU)
     sizes = []
     for macro in ExampleReader(job, len(loop.corpus)).read():

@@ -14,7 +14,7 @@ under Memory Limited Setup", RepL4NLP 2021).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -69,7 +69,7 @@ class StepOutcome:
 
 @dataclass(frozen=True)
 class _Part:
-    """A pool as codes, which become positions in the fetched rows.
+    """A pool as codes, which become positions in the rows that it touches.
 
     Attributes:
         pool: What is compared.
@@ -77,6 +77,8 @@ class _Part:
         items: Codes of this rank's share of the different items, in as many portions.
         sizes: How many of the different items each rank has.
         weight: Weight of each of this rank's examples.
+        places: Where the rows that the pool touches are among the fetched ones, by table; the
+            codes become positions in these. Empty where the pool touches all of them.
     """
 
     pool: Pool
@@ -84,6 +86,7 @@ class _Part:
     items: Sequence[Codes]
     sizes: Sequence[int]
     weight: Tensor
+    places: dict[str, Tensor]
 
 
 @dataclass
@@ -145,10 +148,14 @@ class MacroStep:
         share = 1.0 / max(macro.weight, 1e-12)
         scale = share * self._optimization.scale.factor
         for part in parts:
+            with self.clock.part("towers forward"):
+                rows = _touched(part, fetched.rows)
             if len(part.users) == 1:
-                self._one_pass(part, fetched.rows, scale, totals)
+                self._one_pass(part, rows, scale, totals)
             else:
-                self._two_passes(part, fetched.rows, scale, totals)
+                self._two_passes(part, rows, scale, totals)
+            with self.clock.part("towers backward"):
+                _give_back(part, rows, fetched.rows)
         with self.clock.part("updating"):
             norm = self._optimization.step(fetched)
         return StepOutcome(
@@ -176,32 +183,51 @@ class MacroStep:
             items=[self._encoder.item_codes(some) for some in torch.split(mine, portion)],
             sizes=[stop - start for start, stop in shares],
             weight=torch.cat([batch.weight for batch in pool.local]),
+            places={},
         )
 
-    def _unique(self, parts: Iterable[_Part]) -> tuple[dict[str, Tensor], int, dict[str, HotRow]]:
-        """Row numbers that the macro-batch touches; codes become positions in them."""
-        uses: dict[str, list[tuple[Codes, str]]] = {name: [] for name in self._tables.names}
-        for part in parts:
-            for tower, portions in (
-                (self._model.user, part.users),
-                (self._model.item, part.items),
-            ):
-                for f in tower.coded:
-                    uses[f.table] += [(codes, f.name) for codes in portions]
-        unique, total, hot = {}, 0, {}
-        for table, places in uses.items():
-            values = [codes[name].values for codes, name in places]
-            joined = torch.cat(values) if values else torch.zeros(0, dtype=torch.int64)
-            joined = joined.to(self._device)
-            total += joined.numel()
-            unique[table], positions = self._distinct[table](joined)
-            if table in self._tables.exchanged and joined.numel():
-                hot[table] = _hottest(unique[table], positions)
-            for (codes, name), part_of_all in zip(
-                places, torch.split(positions, [len(v) for v in values]), strict=True
-            ):
-                codes[name] = Jagged(part_of_all, codes[name].offsets)
+    def _unique(self, parts: Sequence[_Part]) -> tuple[dict[str, Tensor], int, dict[str, HotRow]]:
+        """Row numbers that the macro-batch touches; codes become positions in those of a part."""
+        unique, hot, total = {}, {}, 0
+        uses = [self._uses(part) for part in parts]
+        for table in self._tables.names:
+            touched, counts = [], []
+            for use in uses:
+                rows, positions = self._positions(table, use[table])
+                total += positions.numel()
+                touched.append(rows)
+                if table in self._tables.exchanged:
+                    counts.append(torch.bincount(positions, minlength=len(rows)))
+            if len(parts) == 1:
+                unique[table], found = touched[0], counts
+            else:
+                unique[table], positions = self._distinct[table](torch.cat(touched))
+                places = torch.split(positions, [len(rows) for rows in touched])
+                for part, places_of_part in zip(parts, places, strict=True):
+                    part.places[table] = places_of_part
+                sums = torch.zeros_like(unique[table])
+                found = [sums.index_add_(0, positions, torch.cat(counts))] if counts else []
+            if found and found[0].numel():
+                hot[table] = _hottest(unique[table], found[0])
         return unique, total, hot
+
+    def _positions(self, table: str, places: Sequence[tuple[Codes, str]]) -> tuple[Tensor, Tensor]:
+        """Different rows of some codes, whose values become positions in them; and all of these."""
+        values = [codes[name].values for codes, name in places]
+        joined = torch.cat(values) if values else self._tables.no_rows
+        rows, positions = self._distinct[table](joined.to(self._device))
+        parts = torch.split(positions, [len(v) for v in values])
+        for (codes, name), part in zip(places, parts, strict=True):
+            codes[name] = Jagged(part, codes[name].offsets)
+        return rows, positions
+
+    def _uses(self, part: _Part) -> dict[str, list[tuple[Codes, str]]]:
+        """Where a part's codes of each table stand."""
+        uses: dict[str, list[tuple[Codes, str]]] = {name: [] for name in self._tables.names}
+        for tower, portions in ((self._model.user, part.users), (self._model.item, part.items)):
+            for f in tower.coded:
+                uses[f.table] += [(codes, f.name) for codes in portions]
+        return uses
 
     def _one_pass(
         self, part: _Part, rows: Mapping[str, Tensor], scale: float, totals: _Totals
@@ -249,8 +275,31 @@ class MacroStep:
         return loss
 
 
-def _hottest(unique: Tensor, positions: Tensor) -> HotRow:
+def _touched(part: _Part, fetched: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The rows that a part touches, as leaves.
+
+    A gradient of all fetched rows for each micro-batch would cost more than the towers.
+    """
+    if not part.places:
+        return fetched
+    return {
+        table: fetched[table].detach().index_select(0, places).requires_grad_()
+        for table, places in part.places.items()
+    }
+
+
+def _give_back(part: _Part, rows: Mapping[str, Tensor], fetched: Mapping[str, Tensor]) -> None:
+    """Adds the gradients of a part's rows to those of the fetched ones."""
+    for table, places in part.places.items():
+        whole, gradient = fetched[table], rows[table].grad
+        if gradient is None:
+            continue
+        if whole.grad is None:
+            whole.grad = torch.zeros_like(whole)
+        whole.grad.index_add_(0, places, gradient)
+
+
+def _hottest(unique: Tensor, counts: Tensor) -> HotRow:
     """The most frequent row but the padding row, and its share of the codes."""
-    counts = torch.bincount(positions, minlength=unique.numel()).masked_fill_(unique == 0, 0)
-    count, place = counts.max(0)
-    return int(unique[place]), int(count) / positions.numel()
+    count, place = counts.masked_fill(unique == 0, 0).max(0)
+    return int(unique[place]), int(count) / int(counts.sum())

@@ -10,7 +10,7 @@ Files of users (test, serving) have the same columns without `item` and `weight`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -97,12 +97,16 @@ class UserInputs:
 
     def to(self, device: torch.device) -> UserInputs:
         """The same users on a device."""
+        return self.moved(lambda x: x.to(device, non_blocking=True))
+
+    def moved(self, move: Callable[[Tensor], Tensor]) -> UserInputs:
+        """The same users with every tensor replaced by what `move` makes of it."""
         return UserInputs(
-            self.user.to(device, non_blocking=True),
-            {name: codes.to(device) for name, codes in self.features.items()},
-            self.history.to(device),
-            None if self.seen is None else self.seen.to(device),
-            {name: v.to(device, non_blocking=True) for name, v in self.numeric.items()},
+            move(self.user),
+            {name: codes.moved(move) for name, codes in self.features.items()},
+            self.history.moved(move),
+            None if self.seen is None else self.seen.moved(move),
+            {name: move(values) for name, values in self.numeric.items()},
         )
 
 
@@ -139,11 +143,11 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """The same examples on a device."""
-        return Batch(
-            self.users.to(device),
-            self.item.to(device, non_blocking=True),
-            self.weight.to(device, non_blocking=True),
-        )
+        return self.moved(lambda x: x.to(device, non_blocking=True))
+
+    def moved(self, move: Callable[[Tensor], Tensor]) -> Batch:
+        """The same examples with every tensor replaced by what `move` makes of it."""
+        return Batch(self.users.moved(move), move(self.item), move(self.weight))
 
 
 def integers(table: pa.Table, name: str) -> Tensor:

@@ -85,6 +85,21 @@ def total(value: Tensor) -> Tensor:
     return value
 
 
+def exchange(x: Tensor, sent: list[int], received: list[int]) -> Tensor:
+    """Sends each rank its part of a flat tensor; returns what the ranks sent, in their order.
+
+    Args:
+        x: `[sum(sent)]`.
+        sent: Elements for each rank.
+        received: Elements from each rank, as that rank knows them.
+    """
+    if world_size() == 1:
+        return x
+    out = x.new_empty(sum(received))
+    dist.all_to_all_single(out, x, received, sent)
+    return out
+
+
 def gather_rows(x: Tensor) -> Tensor:
     """Rows of all ranks, any number of each, in the order of the ranks; without gradient.
 
@@ -152,10 +167,14 @@ class _GatherShares(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        gradient = grads[0].contiguous().clone()
-        dist.all_reduce(gradient)
-        start = sum(ctx.sizes[: dist.get_rank()])
-        return gradient[start : start + ctx.sizes[dist.get_rank()]], None
+        gradient = grads[0].contiguous()
+        own = ctx.sizes[dist.get_rank()]
+        width = gradient.numel() // max(1, len(gradient))
+        # Every rank needs the sum of its own rows only.
+        parts = exchange(
+            gradient.flatten(), [size * width for size in ctx.sizes], [own * width] * world_size()
+        )
+        return parts.view(world_size(), own, *gradient.shape[1:]).sum(0), None
 
 
 def _gather(x: Tensor, sizes: list[int]) -> Tensor:

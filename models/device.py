@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGEST_THRESHOLD = 32 << 20  # glibc refuses more
@@ -35,10 +37,56 @@ def compute_device() -> torch.device:
     return device
 
 
+def device_name(device: torch.device) -> str:
+    """Name of an accelerator's model."""
+    return str(torch.get_device_module(device).get_device_name(device))
+
+
+def synchronise(device: torch.device) -> None:
+    """Waits until the device has done all that it was told; a CPU always has."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
 def communication_backend(device: torch.device) -> str:
     """Communication library for tensors on this device, beside gloo for tensors on the CPU."""
     backend = dist.get_default_backend_for_device(device)
     return backend if device.type == "cpu" else f"cpu:gloo,{device.type}:{backend}"
+
+
+class CopyStream:
+    """Copies to a device beside its computation.
+
+    Args:
+        device: An accelerator.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.Stream(device)
+
+    def send(self, x: Tensor) -> Tensor:
+        """The tensor on the device; its content arrives after what was sent before it."""
+        # Only a copy from page-locked memory lets the host go on.
+        locked = x.pin_memory()
+        with self._stream:
+            return locked.to(self._device, non_blocking=True)
+
+    def mark(self) -> torch.Event:
+        """A moment at which everything that was sent has arrived."""
+        return self._stream.record_event()
+
+    def receive(self, moment: torch.Event, tensors: Iterable[Tensor]) -> None:
+        """Lets the device's computation wait for a moment, and use tensors that were sent.
+
+        Args:
+            moment: When they have arrived.
+            tensors: Their memory is not given away while the computation may still read it.
+        """
+        computing = torch.accelerator.current_stream(self._device)
+        computing.wait_event(moment)
+        for tensor in tensors:
+            tensor.record_stream(computing)
 
 
 def use_threads(threads: int | None) -> int:

@@ -17,6 +17,7 @@ from models.checkpoint import Checkpoints
 from models.config import TrainJob, WarmStart
 from models.corpus import Corpus
 from models.current_vectors import TableVectors
+from models.device_feed import on_device
 from models.embedding_tables import EmbeddingTables
 from models.encoder import Encoder
 from models.loss import loss_of
@@ -245,7 +246,7 @@ class DistributedTraining:
         first = done
         traced = self._job.training.trace_steps if self._first else 0
         trace = StepTrace(traced, Path(self._job.checkpoint_dir).parent / TRACES)
-        reading = self._reader.read(done)
+        reading = on_device(self._reader.read(done), self._device)
         with closing(reading), closing(trace):
             for macro in reading:
                 if self._schedule.exhausted:

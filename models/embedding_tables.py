@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,9 +13,11 @@ from models import collectives
 from models.config import EmbeddingTableSettings, OptimizerSettings
 from models.memory_estimate import Placement, TableShard
 from models.replicated_tables import ReplicatedTables
-from models.sharded_tables import ShardedTables
 from models.step_load import StepLoad
 from models.table_parts import TablePart, one_number_a_row, whole_state
+
+if TYPE_CHECKING:
+    from models.sharded_tables import ShardedTables
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,11 @@ class EmbeddingTables:
             name: [TableShard(rank, rows[name], t.dim) for rank in range(collectives.world_size())]
             for name, t in copied.items()
         }
-        self._sharded = None
+        self._sharded: ShardedTables | None = None
         if spread:
+            # Copied tables do without TorchRec and FBGEMM, which not every machine has.
+            from models.sharded_tables import ShardedTables
+
             self._sharded = ShardedTables(
                 spread,
                 rows,
@@ -131,7 +136,7 @@ class EmbeddingTables:
         """
         self._replicated.update(fetched.unique, gradients)
         if self._sharded is not None:
-            self._sharded.update(fetched.unique, fetched.attached, gradients)
+            self._sharded.update(fetched.attached, gradients)
 
     def uncount_fetch(self) -> None:
         """Takes back that the last fetch counts as a step, because no update follows it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,9 +71,11 @@ class Jagged:
 
     def to(self, device: torch.device) -> Jagged:
         """The same rows on a device."""
-        return Jagged(
-            self.values.to(device, non_blocking=True), self.offsets.to(device, non_blocking=True)
-        )
+        return self.moved(lambda x: x.to(device, non_blocking=True))
+
+    def moved(self, move: Callable[[Tensor], Tensor]) -> Jagged:
+        """The same rows with both tensors replaced by what `move` makes of them."""
+        return Jagged(move(self.values), move(self.offsets))
 
     @staticmethod
     def concat(parts: Sequence[Jagged]) -> Jagged:

@@ -13,12 +13,14 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
@@ -30,6 +32,8 @@ from models.errors import ExamplesError
 from models.row_selection import RowSelection
 from models.storage import parquet_rows, read_parquet
 
+_ANY = 1 << 63
+_POOL_COLUMNS = ["item", "user", "weight"]
 _FOOTERS_AT_ONCE = 16  # an object store answers slowly, but many at a time
 
 
@@ -49,6 +53,10 @@ class MicroBatch:
     start: int
     local: Batch
 
+    def moved(self, move: Callable[[Tensor], Tensor]) -> MicroBatch:
+        """The same micro-batch with every tensor replaced by what `move` makes of it."""
+        return MicroBatch(move(self.items), move(self.users), self.start, self.local.moved(move))
+
 
 @dataclass(frozen=True)
 class MacroBatch:
@@ -67,6 +75,10 @@ class MacroBatch:
     micro: tuple[MicroBatch, ...]
     examples: int
     weight: float
+
+    def moved(self, move: Callable[[Tensor], Tensor]) -> MacroBatch:
+        """The same macro-batch with every tensor replaced by what `move` makes of it."""
+        return replace(self, micro=tuple(micro.moved(move) for micro in self.micro))
 
     def tensors(self) -> Iterator[Tensor]:
         """All tensors of the micro-batches."""
@@ -192,36 +204,64 @@ class ExampleReader:
         for epoch in range(first_step // self.steps_per_epoch, self._job.training.epochs):
             first = max(0, first_step - epoch * self.steps_per_epoch)
             step = epoch * self.steps_per_epoch + first
-            for table in self._windows(epoch, first * self._macro):
-                yield self._cut(table, step, epoch)
+            for pool, own in self._windows(epoch, first * self._macro):
+                yield self._cut(pool, own, step, epoch)
                 step += 1
 
-    def _windows(self, epoch: int, skip: int) -> Iterator[pa.Table]:
-        """The epoch's rows, a macro-batch at a time, without the first `skip`."""
-        pending: list[pa.Table] = []
-        size = 0
-        for table in self._shards(epoch, skip):
-            pending.append(table)
-            size += table.num_rows
-            while size >= self._macro:
-                joined = pa.concat_tables(pending)
-                yield joined.slice(0, self._macro)
-                pending = [joined.slice(self._macro)]
-                size -= self._macro
-        if size:
-            yield pa.concat_tables(pending)
+    def _windows(self, epoch: int, skip: int) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """The epoch's rows, a macro-batch at a time, without the first `skip`.
 
-    def _shards(self, epoch: int, skip: int) -> Iterator[pa.Table]:
-        """The epoch's shuffled shards, without the first `skip` rows."""
-        seed = self._job.training.seed
+        The first table has what every rank knows of every row; the second all columns of this
+        rank's own rows.
+        """
+        pool, own = _Rest(), _Rest()
+        for every, mine in self._shards(epoch, skip):
+            pool.add(every)
+            own.add(mine)
+            while pool.size >= self._macro:
+                yield pool.take(self._macro), own.take(self._share_of(self._macro))
+        if pool.size:
+            size = pool.size
+            yield pool.take(size), own.take(self._share_of(size))
+
+    def _share_of(self, rows: int) -> int:
+        """This rank's rows of so many, cut into micro-batches."""
+        whole, rest = divmod(rows, self._micro)
+        sizes = (self._micro, rest)
+        full, last = (
+            stop - start for start, stop in (share(n, self._rank, self._world_size) for n in sizes)
+        )
+        return whole * full + last
+
+    def _is_own(self, first: int, rows: int) -> npt.NDArray[np.bool_]:
+        """Which rows of an epoch are this rank's, from a place on."""
+        places = np.arange(first, first + rows)
+        inside = places % self._micro
+        size = np.minimum(self._micro, self.examples - (places - inside))
+        start = size * self._rank // self._world_size
+        stop = size * (self._rank + 1) // self._world_size
+        own: npt.NDArray[np.bool_] = (start <= inside) & (inside < stop)
+        return own
+
+    def _shards(self, epoch: int, skip: int) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """The epoch's shuffled shards, without the first `skip` rows; tables as in `_windows`."""
+        seed, place = self._job.training.seed, skip
         order = np.random.default_rng([seed, epoch]).permutation(len(self._rows)).tolist()
         while order and skip >= self._rows[order[0]]:
             skip -= self._rows[order.pop(0)]
         for shard, table in zip(order, self._tables(order), strict=True):
             generator = np.random.default_rng([seed, epoch, shard + 1])
-            shuffled = generator.permutation(self._rows[shard])
-            yield table.take(pa.array(shuffled[skip:]))
+            shuffled = generator.permutation(self._rows[shard])[skip:]
             skip = 0
+            if self._world_size == 1:
+                own = table.take(pa.array(shuffled))
+                yield own.select(_POOL_COLUMNS), own
+                continue
+            # Lists are costly to move: only those of own rows are.
+            mine = shuffled[self._is_own(place, len(shuffled))]
+            place += len(shuffled)
+            every = table.select(_POOL_COLUMNS).take(pa.array(shuffled))
+            yield every, table.take(pa.array(mine))
 
     def _tables(self, shards: Sequence[int]) -> Iterator[pa.Table]:
         """Whole shards; in the background one is fetched while the one before it is cut up."""
@@ -240,21 +280,42 @@ class ExampleReader:
         table = read_parquet(file, names)
         if table.num_rows != rows:
             raise ExamplesError(f"{table.num_rows} rows instead of {rows}: the file changed", file)
-        try:
-            _check(Batch.from_arrow(table, self._job.model), self._limits, file)
-        except ValueError as error:
-            raise ExamplesError(str(error), file) from error
+        if not _plainly_good(table, self._limits):
+            try:
+                _check(Batch.from_arrow(table, self._job.model), self._limits, file)
+            except ValueError as error:
+                raise ExamplesError(str(error), file) from error
         return self._selection.kept(shard, table)
 
-    def _cut(self, table: pa.Table, step: int, epoch: int) -> MacroBatch:
-        micro = []
-        for first in range(0, table.num_rows, self._micro):
-            part = table.slice(first, self._micro)
+    def _cut(self, pool: pa.Table, own: pa.Table, step: int, epoch: int) -> MacroBatch:
+        micro, taken = [], 0
+        for first in range(0, pool.num_rows, self._micro):
+            part = pool.slice(first, self._micro)
             start, stop = share(part.num_rows, self._rank, self._world_size)
-            local = Batch.from_arrow(part.slice(start, stop - start), self._job.model)
+            local = Batch.from_arrow(own.slice(taken, stop - start), self._job.model)
+            taken += stop - start
             micro.append(MicroBatch(integers(part, "item"), integers(part, "user"), start, local))
-        weight = float(table.column("weight").to_numpy().astype(np.float64).sum())
-        return MacroBatch(step, epoch, tuple(micro), table.num_rows, weight)
+        weight = float(pool.column("weight").to_numpy().astype(np.float64).sum())
+        return MacroBatch(step, epoch, tuple(micro), pool.num_rows, weight)
+
+
+class _Rest:
+    """Rows that wait for a macro-batch."""
+
+    def __init__(self) -> None:
+        self._tables: list[pa.Table] = []
+        self.size = 0
+
+    def add(self, table: pa.Table) -> None:
+        self._tables.append(table)
+        self.size += table.num_rows
+
+    def take(self, rows: int) -> pa.Table:
+        """The first rows, which are no longer kept."""
+        joined = pa.concat_tables(self._tables)
+        self._tables = [joined.slice(rows)]
+        self.size -= rows
+        return joined.slice(0, rows)
 
 
 def _limits(job: TrainJob, num_items: int) -> Mapping[str, int]:
@@ -266,6 +327,30 @@ def _limits(job: TrainJob, num_items: int) -> Mapping[str, int]:
         if f.kind != "history" and f.table != FULL_USER_TABLE:
             limits[f.name] = job.table_rows[f.table]
     return limits
+
+
+def _plainly_good(table: pa.Table, limits: Mapping[str, int]) -> bool:
+    """Whether Arrow sees at once that a table is as it should be; else one has to look closer."""
+    for name in table.column_names:
+        column = table.column(name)
+        if pa.types.is_list(column.type):
+            if column.null_count:
+                return False
+            column = pc.list_flatten(column)
+        if column.null_count:
+            return False
+        if pa.types.is_integer(column.type):
+            ends = pc.min_max(column).as_py()
+            limit = limits.get(name, _ANY)
+            if len(column) and not (ends["min"] >= 0 and ends["max"] < limit):
+                return False
+        elif name == "weight" and pa.types.is_floating(column.type):
+            weight = column.to_numpy()
+            if not (np.isfinite(weight).all() and (weight >= 0).all()):
+                return False
+        else:
+            return False
+    return True
 
 
 def _check(batch: Batch, limits: Mapping[str, int], file: str) -> None:

@@ -4,8 +4,8 @@ TorchRec pools; here every bag holds one row, so what comes back is the rows the
 route is several times faster in the backward pass than TorchRec's un-pooled collection, and one
 exchange serves a whole macro-batch.
 
-On a single CPU rank there is nothing to exchange: rows are read and moved where TorchRec keeps
-them, which costs about half of what its kernels for any number of ranks and bags take.
+On CPUs rows are read and moved where TorchRec keeps them, and exchanged by `RowExchange`: that
+costs about half of what TorchRec's kernels for bags of any length take, and sends no padding.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from models.device import local_world_size
 from models.errors import ModelError
 from models.initial import initial_rows
 from models.memory_estimate import Placement, TableShard, column_holders
-from models.row_optimizers import ACCUMULATOR, RowOptimizer, move_rows, row_optimizer
+from models.row_exchange import Piece, RowExchange
+from models.row_optimizers import ACCUMULATOR
 from models.step_load import StepLoad, Traffic
 from models.table_parts import TablePart
 
@@ -50,6 +51,12 @@ _OPTIMIZERS = {
     "sgd": EmbOptimType.EXACT_SGD,
 }
 _DATA_TYPES = {"fp32": DataType.FP32, "fp16": DataType.FP16}
+# Of the gradients of a mean over a macro-batch, many are below what fp16 can hold.
+_EXCHANGED_AS = {
+    "fp32": (None, torch.float32),
+    "fp16": (torch.float16, torch.bfloat16),
+    "bf16": (torch.bfloat16, torch.bfloat16),
+}
 _RESERVED_MEMORY = 0.2  # share of each rank's memory that the planner leaves to everything else
 
 
@@ -135,7 +142,7 @@ class ShardedTables(nn.Module):
         """How each table is spread."""
         self._factor = 1.0
         self._fill(tables, seed)
-        self._whole = self._whole_tables(optimizer)
+        self._exchange = self._exchange_in_place(optimizer, communication)
         self.exchanged: Sequence[str] = () if collectives.world_size() == 1 else self._names
         """Tables whose rows travel between ranks, in the order of `StepLoad.bytes`."""
 
@@ -149,11 +156,10 @@ class ShardedTables(nn.Module):
         Returns:
             Rows by table, `[len(unique), dim]`.
         """
-        if self._whole is not None:
-            return {
-                name: weight.index_select(0, unique[name]).float()
-                for name, (weight, _) in self._whole.items()
-            }
+        if self._exchange is not None:
+            if self.exchanged:
+                _, self.load = self._traffic.announce(unique)
+            return self._exchange.fetch(unique)
         counts = [unique[name].numel() for name in self._names]
         # Bags of one: tables with fewer rows, and ranks with fewer rows, end in empty bags.
         stride, load = self._traffic.announce(unique)
@@ -179,7 +185,7 @@ class ShardedTables(nn.Module):
 
         Adam's kernels count the steps of their bias correction when rows are looked up.
         """
-        if self._whole is not None:
+        if self._exchange is not None:
             return
         for module in self._model.modules():
             for name in ("iter", "iter_cpu"):
@@ -188,26 +194,18 @@ class ShardedTables(nn.Module):
                     counter.sub_(1)
 
     @torch.no_grad()
-    def update(
-        self,
-        unique: Mapping[str, Tensor],
-        rows: Mapping[str, Tensor],
-        gradients: Mapping[str, Tensor],
-    ) -> None:
-        """Sends gradients of fetched rows through the tables: the one sparse update.
+    def update(self, rows: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
+        """Sends gradients of the rows of the last fetch through the tables: the one sparse update.
 
         Args:
-            unique: What was given to `fetch`.
-            rows: What it returned.
+            rows: What `fetch` returned.
             gradients: Gradient of each row, `[len(unique), dim]`.
         """
-        if self._whole is None:
-            names = self._names
-            torch.autograd.backward([rows[n] for n in names], [gradients[n] for n in names])
+        if self._exchange is not None:
+            self._exchange.update(gradients, self._learning_rate * self._factor)
             return
-        for name, (weight, optimizer) in self._whole.items():
-            step = optimizer.step(unique[name], gradients[name])
-            move_rows(weight, unique[name], step, self._learning_rate * self._factor)
+        names = self._names
+        torch.autograd.backward([rows[n] for n in names], [gradients[n] for n in names])
 
     def set_rate(self, factor: float) -> None:
         """From now on learns at `factor` times the learning rate."""
@@ -283,28 +281,22 @@ class ShardedTables(nn.Module):
         for name in self._names:
             yield name, state[f"collection.embedding_bags.{name}.weight"]
 
-    def _whole_tables(
-        self, optimizer: OptimizerSettings
-    ) -> dict[str, tuple[Tensor, RowOptimizer]] | None:
-        """Memory of each table and its optimizer, where this rank has them in one piece."""
-        if collectives.world_size() > 1 or self._device.type != "cpu":
+    def _exchange_in_place(
+        self, optimizer: OptimizerSettings, communication: str
+    ) -> RowExchange | None:
+        """What reads and moves rows where they are; None where TorchRec's kernels do."""
+        if self._device.type != "cpu":
             return None
-        states = {
-            name: value.local_shards()
-            for table in self._model.fused_optimizer.state_dict()["state"].values()
-            for name, value in table.items()
-        }
-        found = {}
+        pieces, types = [], {}
         for name, sharded in self._weights():
-            (shard, *others) = sharded.local_shards()
-            if others:
-                return None
-            accumulator = states.get(f"{name}.momentum1")
-            found[name] = (
-                shard.tensor,
-                row_optimizer(optimizer, shard.tensor, accumulator and accumulator[0].tensor),
-            )
-        return found
+            metadata = sharded.metadata()
+            types[name] = metadata.tensor_properties.dtype
+            for shard in metadata.shards_metadata:
+                (row, column), (height, width) = shard.shard_offsets, shard.shard_sizes
+                if height:
+                    pieces.append(Piece(shard.placement.rank(), name, row, column, height, width))
+        rows_as, gradients_as = _EXCHANGED_AS[communication]
+        return RowExchange(pieces, self.parts(), types, optimizer, rows_as, gradients_as)
 
     @torch.no_grad()
     def _fill(self, tables: Mapping[str, EmbeddingTableSettings], seed: int) -> None:

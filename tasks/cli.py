@@ -23,6 +23,7 @@ from tasks.explain_command import explain_id_command
 from tasks.export_command import export_items_command
 from tasks.ingest.command import ingest_command
 from tasks.local_stack.commands import down_command, status_command, up_command
+from tasks.plan_command import plan_command
 from tasks.profile_command import profile_command
 from tasks.progress import console, quiet_libraries
 from tasks.recommend_command import recommend_command
@@ -47,6 +48,7 @@ app.command("recommend", rich_help_panel="Runs")(recommend_command)
 app.command("serve", rich_help_panel="Runs")(serve_command)
 app.command("export-items", rich_help_panel="Runs")(export_items_command)
 app.command("profile", rich_help_panel="Runs")(profile_command)
+app.command("plan", rich_help_panel="Runs")(plan_command)
 app.command("ingest", rich_help_panel="Data")(ingest_command)
 app.command("demo-data", rich_help_panel="Data")(demo_data_command)
 app.command("explain-id", rich_help_panel="Data")(explain_id_command)

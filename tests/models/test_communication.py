@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from safetensors.torch import load_file
 
 from models.config import TrainJob
@@ -17,9 +17,6 @@ from tests.models.sinks import Recorder
 from tests.models.worlds import make_job, make_world
 
 pytestmark = pytest.mark.integration
-EXCHANGES = {"all_to_all_single", "reduce_scatter", "reduce_scatter_tensor", "all_gather"}
-
-
 SHARDINGS = ("table_wise", "row_wise", "column_wise")
 TYPES = {"fp16": {"float16", "bfloat16"}, "bf16": {"bfloat16"}}
 """Types that travel, by the setting."""
@@ -27,38 +24,26 @@ Way = tuple[str, str]
 """Sharding and communication."""
 
 
-class Counting:
-    """`torch.distributed`, with the bytes of floating point numbers that are given to it."""
-
-    def __init__(self) -> None:
-        self.sent: dict[str, int] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(dist, name)
-        if name.removesuffix("_into_tensor") not in EXCHANGES:
-            return found
-
-        def call(*arguments: Any, **named: Any) -> Any:
-            given = named["input"] if "input" in named else arguments[1]
-            for tensor in given if isinstance(given, list) else [given]:
-                if tensor.is_floating_point():
-                    kind = str(tensor.dtype).removeprefix("torch.")
-                    size = tensor.numel() * tensor.element_size()
-                    self.sent[kind] = self.sent.get(kind, 0) + size
-            return found(*arguments, **named)
-
-        return call
-
-
 def train_and_count(jobs: dict[Way, TrainJob]) -> dict[Way, dict[str, int]]:
-    """Bytes that TorchRec handed to its exchanges, by type."""
-    from torchrec.distributed import comm_ops
+    """Bytes of rows and gradients that this rank sent to others, by type."""
+    from models import row_exchange
 
-    sent = {}
+    sent: dict[Way, dict[str, int]] = {}
+
+    class Counting(row_exchange._Message):
+        def __init__(self, shapes: Any, device: torch.device) -> None:
+            super().__init__(shapes, device)
+            for shape, dtype in (one for some in shapes for one in some):
+                kind, size = str(dtype).removeprefix("torch."), prod(shape) * dtype.itemsize
+                found[kind] = found.get(kind, 0) + size
+            # What is counted is what travels.
+            assert sum(row_exchange._sizes(shapes)) == len(self._bytes)
+
+    row_exchange._Message = Counting  # type: ignore[misc]
     for way, job in jobs.items():
-        counting = comm_ops.dist = Counting()
+        found: dict[str, int] = {}
         train(job, Recorder())
-        sent[way] = counting.sent
+        sent[way] = found
     return sent
 
 

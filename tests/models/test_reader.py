@@ -77,9 +77,10 @@ def test_every_row_once_an_epoch_in_a_new_order(tmp_path: Path) -> None:
         assert m.weight == sum(1.0 + int(i) % 2 for micro in m.micro for i in micro.items)
 
 
-def test_columns_stay_together(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rank", "ranks"), [(0, 1), (1, 2), (2, 3)])
+def test_columns_stay_together(tmp_path: Path, rank: int, ranks: int) -> None:
     job = _job(tmp_path, [11, 9], batch_size=6, accumulate=2)
-    for macro in _read(job):
+    for macro in _read(job, rank, ranks):
         for micro in macro.micro:
             users = micro.local.users
             for row, item in enumerate(micro.local.item.tolist()):
@@ -113,6 +114,15 @@ def test_resume_continues_where_it_was(tmp_path: Path) -> None:
     whole = _items(_read(job))
     for first in range(len(whole) + 1):
         assert _items(_read(job, first=first)) == whole[first:]
+
+
+def test_ranks_resume_where_they_were(tmp_path: Path) -> None:
+    job = _job(tmp_path, [10, 13, 2], batch_size=3, accumulate=2, epochs=2)
+    whole = _read(job, 1, 2)
+    for first in range(len(whole) + 1):
+        again = _read(job, 1, 2, first)
+        own = [[m.local.item.tolist() for m in macro.micro] for macro in again]
+        assert own == [[m.local.item.tolist() for m in macro.micro] for macro in whole[first:]]
 
 
 def test_reading_in_turn_is_the_same(tmp_path: Path) -> None:

@@ -121,8 +121,8 @@ def test_bytes_that_a_rank_serves(
 
 
 def test_the_hottest_row_is_never_the_padding() -> None:
-    unique, positions = torch.tensor([0, 5, 9]), torch.tensor([0, 0, 0, 0, 1, 2, 2])
-    assert _hottest(unique, positions) == (9, 2 / 7)
+    unique, counts = torch.tensor([0, 5, 9]), torch.tensor([4, 1, 2])
+    assert _hottest(unique, counts) == (9, 2 / 7)
 
 
 def train_and_tell(*jobs: TrainJob) -> list[tuple[Recorder, Steps | None]]:
