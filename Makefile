@@ -7,7 +7,7 @@ VENV := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow reliability up down status bench bench-overhead lint fmt doctor lock clean
+.PHONY: help setup run test test-slow test-hosts reliability up down status bench bench-overhead lint fmt doctor lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,10 @@ test: setup ## unit and fast integration tests
 
 test-slow: setup ## the tests that start services, kill processes or train for long
 	@$(VENV)/pytest -m slow --hypothesis-profile=default
+
+test-hosts: setup ## training and counting over several hosts, and killing what can be killed
+	@$(VENV)/pytest -m "slow or not slow" tests/tasks/launch/test_kill_matrix.py \
+		tests/tasks/launch/test_four_hosts.py tests/tasks/longtail/test_other_hosts.py
 
 reliability: setup ## kill what can be killed, and write docs/reliability.md from what happened
 	@TAILTOWER_RELIABILITY=var/reliability $(VENV)/pytest -m "slow or not slow" \
