@@ -2,53 +2,73 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
-_COLOURS = {
-    "full table": "#333333",
-    "shared bucket": "#9aa3ad",
-    "dropped to unknown": "#c9b458",
-    "modulo hash": "#b6533b",
-    "hashed buckets": "#6a9fd4",
-    "double hashing": "#3b6fb6",
+# Colours that stay apart for colour-blind eyes (Okabe and Ito), each with a marker of its own.
+_LOOKS = {
+    "shared bucket": ("#777777", "o"),
+    "dropped to unknown": ("#e69f00", "v"),
+    "modulo hash": ("#d55e00", "X"),
+    "hashed buckets, 1/2": ("#56b4e9", "s"),
+    "hashed buckets, 1/10": ("#0072b2", "s"),
+    "double hashing, 1/2": ("#009e73", "D"),
+    "double hashing, 1/10": ("#cc79a7", "D"),
 }
+_FULL = "full table"
 
 
 def draw(found: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """One panel for each data set: Recall@20 by the share of the bytes.
+    """One panel for each data set: what is kept of the full table's recall, by share of the bytes.
 
     Args:
         found: By data set and way, what the benchmark prints under `data`.
         path: SVG file to be written.
     """
-    figure = Figure(figsize=(4.8 * len(found), 3.6), layout="constrained")
+    figure = Figure(figsize=(4.1 * len(found), 4.4), layout="constrained")
     panels = figure.subplots(1, len(found), squeeze=False)[0]
     for panel, (data, ways) in zip(panels, found.items(), strict=True):
+        full = ways[_FULL]["recall_at_20"]
+        lines = defaultdict(list)
         for name, figures in ways.items():
-            colour = next(c for way, c in _COLOURS.items() if name.startswith(way))
-            recall = figures["recall_at_20"]
-            marker = "s" if "1/10" in name else "o"
+            if name != _FULL:
+                recall = figures["recall_at_20"]
+                lines[name.rsplit(" at ", 1)[0]].append(
+                    (
+                        100 * figures["bytes_share"],
+                        100 * recall["mean"] / full["mean"],
+                        100 * recall["sd"] / full["mean"],
+                    )
+                )
+        for name, points in lines.items():
+            colour, marker = _LOOKS[name]
+            share, kept, spread = zip(*sorted(points), strict=True)
             panel.errorbar(
-                figures["bytes_share"],
-                recall["mean"],
-                recall["sd"],
-                fmt=marker,
+                share,
+                kept,
+                spread,
                 color=colour,
+                marker=marker,
+                markersize=6,
+                linewidth=1.3,
                 capsize=3,
-                label=name.split(" at ")[0],
+                label=name,
             )
-        panel.axhline(ways["full table"]["recall_at_20"]["mean"], color="#333333", linewidth=0.8)
+        panel.axhspan(99, 101, color="#dddddd", alpha=0.6, linewidth=0)
+        panel.axhline(100, color="#333333", linewidth=0.9)
         panel.set_xscale("log")
-        panel.set_xlabel("bytes of the tables, of one row for every ID")
-        panel.set_ylabel("Recall@20")
-        panel.set_title(data, fontsize=10)
+        ticks = sorted({round(point[0]) for points in lines.values() for point in points})
+        panel.set_xticks(ticks, [f"{tick} %" for tick in ticks])
+        panel.minorticks_off()
+        panel.set_xlabel("bytes of the table, of a row for every item")
+        panel.set_title(f"{data}: full table {full['mean']:.4f}", fontsize=10)
         panel.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("Recall@20, % of the full table's")
     handles, labels = panels[0].get_legend_handles_labels()
-    unique = dict(zip(labels, handles, strict=True))
-    figure.legend(unique.values(), unique.keys(), loc="outside lower center", ncols=4, fontsize=8)
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None})
