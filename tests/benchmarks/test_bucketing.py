@@ -1,5 +1,5 @@
-"""The arithmetic of the bucketing benchmark: ways spend the same bytes, what a way keeps is compared
-at equal seeds, dropped IDs have no row, and a finished cell is not trained again."""
+"""The arithmetic of the bucketing benchmark: ways spend the same bytes, what a way keeps is
+compared at equal seeds, dropped IDs have no row, and a finished cell is not trained again."""
 
 import json
 import xml.etree.ElementTree as ElementTree

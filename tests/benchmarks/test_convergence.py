@@ -1,5 +1,5 @@
-"""The arithmetic of the convergence benchmark: where a curve crosses the target, when a contender is
-given up, and what one that never gets there counts for."""
+"""The arithmetic of the convergence benchmark: where a curve crosses the target, when a contender
+is given up, and what one that never gets there counts for."""
 
 import xml.etree.ElementTree as ElementTree
 
