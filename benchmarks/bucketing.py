@@ -6,7 +6,8 @@ The model is that of the quality benchmarks without attributes, so that the tabl
 only one. With a row for every item it is the measure; then the table gets a share of those bytes,
 the optimizer's among them, spent in several ways (`WAYS`), and everything else stays. The last
 line is one JSON object; `kept` is the Recall@20 of a way over that of the full table, at the same
-seed, averaged over seeds. With `--cache` a second call takes up where the first one ended.
+seed, averaged over seeds. Data sets have the sizes of `SIZES` unless the call names others. With
+`--cache` a second call takes up where the first one ended.
 """
 
 from __future__ import annotations
@@ -15,17 +16,21 @@ import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
+from scipy import sparse
 
-from benchmarks.gowalla import HELD_OUT, HELD_OUT_SEED
+from benchmarks.classical import Matrix, matrix_of
 from benchmarks.options import cache_folder
-from benchmarks.quality_run import RECIPE, Observed, over_seeds, prepare, say
+from benchmarks.quality_run import RECIPE, Observed, TestUsers, over_seeds, prepare, say
 from benchmarks.rating_logs import LOGS, RatingLog
 from tasks.config import digest_of
 from tasks.run_spec import RunSpec
@@ -39,6 +44,8 @@ _NOBODY = 1 << 40
 _WIDTH = {"fp32": 4, "fp16": 2}
 _STATE_BYTES = 4
 """Row-wise Adagrad keeps one number a row."""
+_CODE_BYTES = 4
+"""Number of a row, where each tail ID has its own."""
 _LEAST_ROWS = 6
 METRICS = ("recall_at_20", "ndcg_at_20", "recall_at_20/head", "recall_at_20/tail")
 
@@ -53,17 +60,30 @@ class Way:
         hashes: Bucket rows of a tail ID; 0 leaves it without any vector.
         dim: Width of a row.
         dtype: Type of its numbers.
+        neighbours: Whether a tail ID has the row of the owner that it most often comes with in
+            place of its first bucket.
     """
 
     own: float | None
     hashes: int = 1
     dim: int = 64
     dtype: Literal["fp32", "fp16"] = "fp32"
+    neighbours: bool = False
 
     @property
     def row_bytes(self) -> int:
         """Bytes of a row while it is trained."""
         return self.dim * _WIDTH[self.dtype] + _STATE_BYTES
+
+    def rows(self, budget: float, ids: int) -> int:
+        """Rows that so many bytes buy.
+
+        Args:
+            budget: Bytes.
+            ids: IDs of the full table; where each needs the number of a row, that costs, too.
+        """
+        numbers = _CODE_BYTES * ids if self.neighbours else 0
+        return max(_LEAST_ROWS, int((budget - numbers) / self.row_bytes))
 
     def table(self, rows: int) -> dict[str, Any]:
         """Settings of a table with so many rows, the padding row included."""
@@ -91,10 +111,32 @@ WAYS = {
     "hashed buckets, 1/10": Way(own=0.9),
     "double hashing, 1/2": Way(own=0.5, hashes=2),
     "double hashing, 1/10": Way(own=0.9, hashes=2),
+    "1/10, fp16": Way(own=0.9, dtype="fp16"),
+    "1/10, fp16, 32 wide": Way(own=0.9, dim=32, dtype="fp16"),
+    "neighbour + 1/4, fp16, 32 wide": Way(
+        own=0.75, hashes=2, dim=32, dtype="fp16", neighbours=True
+    ),
 }
 """By name; a fraction says how many of the rows are buckets."""
-CLOSE = (FULL, "modulo hash", "hashed buckets, 1/10")
+CLOSE = (FULL, "shared bucket", "modulo hash", "hashed buckets, 1/10")
 """Ways that are compared at every seed."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of a data set is trained on.
+
+    Attributes:
+        users: So many random users; None for all.
+        epochs: Epochs of every training.
+    """
+
+    users: int | None = None
+    epochs: int = 4
+
+
+SIZES = {"gowalla": Size(users=6000, epochs=3)}
+"""Of data sets that would take hours."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +165,7 @@ class World:
         """
         table = way.table(rows) if rows else {**way.table(3), "vocabulary": {"min_count": 1}}
         settings = [RECIPE.read_text(encoding="utf-8"), table, way.hashes, self.epochs, seed]
+        settings += ["neighbours"] if way.neighbours else []
         file = self.folder / "cells" / f"{digest_of([self.name, len(self.log), settings])}.json"
         if file.exists():
             known: dict[str, float] = json.loads(file.read_text(encoding="utf-8"))
@@ -133,7 +176,11 @@ class World:
             "training.seed": seed,
         }
         spec = prepare(self.folder / "lake", self.log, changes)
-        corpus = without_buckets(spec, self.folder) if way.hashes == 0 else None
+        corpus = None
+        if way.hashes == 0:
+            corpus = self._corpus(spec, owners_only)
+        elif way.neighbours:
+            corpus = self._corpus(spec, lambda c, buckets: with_neighbours(c, buckets, spec))
         training = Observed(spec, "two_tower", self.folder / "training", corpus_file=corpus)
         [(_, seconds, metrics)] = training.run(1 / self.epochs)
         used = int(spec.output("vocabulary", TABLE).manifest.meta["rows"])
@@ -145,15 +192,19 @@ class World:
         partial.replace(file)
         return found
 
+    def _corpus(self, spec: RunSpec, change: Callable[[pa.Table, int], pa.Table]) -> Path:
+        """A file with a run's corpus as no table of the product has it.
 
-def without_buckets(spec: RunSpec, folder: Path) -> Path:
-    """A file with a run's corpus in which items without a row of their own have no vector."""
-    examples = spec.output("examples", "examples")
-    corpus = spec.lake().read_table(examples.file("items/part-0.parquet"))
-    buckets = int(spec.output("vocabulary", TABLE).manifest.meta["tail_buckets"])
-    path = folder / "corpus-without-buckets.parquet"
-    pq.write_table(owners_only(corpus, buckets), path)
-    return path
+        Args:
+            spec: The run.
+            change: Takes the corpus and the number of tail buckets.
+        """
+        examples = spec.output("examples", "examples")
+        corpus = spec.lake().read_table(examples.file("items/part-0.parquet"))
+        buckets = int(spec.output("vocabulary", TABLE).manifest.meta["tail_buckets"])
+        path = self.folder / "corpus.parquet"
+        pq.write_table(change(corpus, buckets), path)
+        return path
 
 
 def owners_only(corpus: pa.Table, buckets: int) -> pa.Table:
@@ -165,8 +216,55 @@ def owners_only(corpus: pa.Table, buckets: int) -> pa.Table:
     """
     codes = corpus[_FEATURE].combine_chunks()
     owned = pc.if_else(pc.greater(codes.values, buckets), codes.values, pa.scalar(0, pa.int32()))
-    lists = pa.ListArray.from_arrays(codes.offsets, owned)
-    return corpus.set_column(corpus.column_names.index(_FEATURE), _FEATURE, lists)
+    return _with_codes(corpus, codes.offsets, owned)
+
+
+def with_neighbours(corpus: pa.Table, buckets: int, spec: RunSpec) -> pa.Table:
+    """A corpus in which tail items have their neighbour's row in place of their first bucket.
+
+    Args:
+        corpus: The corpus, two codes an item.
+        buckets: Tail buckets of the table of items.
+        spec: The run, whose train users' items say who comes with whom.
+    """
+    codes = corpus[_FEATURE].combine_chunks()
+    rows = codes.values.to_numpy().reshape(len(corpus), -1).copy()
+    seen, _ = TestUsers.of(spec).seen_by_all(spec)
+    owns = rows[:, 0] > buckets
+    neighbour = neighbours(matrix_of(seen, len(corpus)), owns)
+    tail = np.flatnonzero(~owns)[neighbour >= 0]
+    rows[tail, 0] = rows[neighbour[neighbour >= 0], 0]
+    return _with_codes(corpus, codes.offsets, pa.array(rows.ravel()))
+
+
+def neighbours(train: Matrix, owns: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """The owner that each other item most often comes with, -1 for one that comes with none.
+
+    Common users count by one over the log of how many items they took, owners by one over the
+    root of how many users took them.
+
+    Args:
+        train: Users' train items `[U, I]`.
+        owns: Whether an item owns a row `[I]`.
+
+    Returns:
+        Index of an item for each item without a row, in their order.
+    """
+    users = 1 / np.log(np.asarray(train.sum(axis=1)).ravel() + 2)
+    owners = np.flatnonzero(owns)
+    taken = np.asarray(train.sum(axis=0)).ravel()[owners]
+    together = (sparse.diags_array(users) @ train)[:, np.flatnonzero(~owns)].T @ train[:, owners]
+    together = sparse.csr_array(together @ sparse.diags_array(1 / np.sqrt(taken + 1)))
+    found = np.full(together.shape[0], -1)
+    for item, (start, stop) in enumerate(pairwise(together.indptr)):
+        if stop > start:
+            found[item] = owners[together.indices[start + together.data[start:stop].argmax()]]
+    return found
+
+
+def _with_codes(corpus: pa.Table, offsets: pa.Array, codes: pa.Array) -> pa.Table:
+    place = corpus.column_names.index(_FEATURE)
+    return corpus.set_column(place, _FEATURE, pa.ListArray.from_arrays(offsets, codes))
 
 
 def compare(
@@ -183,6 +281,9 @@ def compare(
     cells: dict[str, list[dict[str, float]]] = {}
     report: dict[str, Any] = {}
 
+    def ids() -> int:
+        return int(cells[FULL][0]["rows"])
+
     def run(name: str, way: Way, rows: int | None, seeds: int) -> None:
         cells[name] = []
         for seed in range(1, seeds + 1):
@@ -190,11 +291,12 @@ def compare(
             cells[name].append(found)
             shown = {key: round(value, 4) for key, value in found.items()}
             say(f"{world.name}, {name}, seed {seed}: {shown}")
+        numbers = _CODE_BYTES * ids() if way.neighbours else 0
         recall, full = ([cell["recall_at_20"] for cell in cells[n]] for n in (name, FULL))
         kept = [mine / whole for mine, whole in zip(recall, full, strict=False)]
         report[name] = {
             "rows": int(cells[name][0]["rows"]),
-            "bytes": int(cells[name][0]["rows"]) * way.row_bytes,
+            "bytes": int(cells[name][0]["rows"]) * way.row_bytes + numbers,
             "seeds": seeds,
             "kept": round(sum(kept) / len(kept), 4),
             **over_seeds([{m: cell[m] for m in METRICS if m in cell} for cell in cells[name]]),
@@ -204,7 +306,7 @@ def compare(
     whole = report[FULL]["bytes"]
     for share in shares:
         for name, way in ways.items():
-            rows = max(_LEAST_ROWS, int(share * whole / way.row_bytes))
+            rows = way.rows(share * whole, ids())
             run(f"{name} at {share:g}", way, rows, seeds_of(name))
     for figures in report.values():
         figures["bytes_share"] = round(figures["bytes"] / whole, 4)
@@ -224,11 +326,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), metavar="WAY")
     parser.add_argument("--seeds", type=int, default=3, help=f"of {', '.join(CLOSE)}")
     parser.add_argument("--other-seeds", type=int, default=1, help="of the other ways")
-    parser.add_argument("--epochs", type=int, default=4, help="of every training")
-    parser.add_argument("--users", type=int, help="only so many users, for a quick look")
-    parser.add_argument(
-        "--held-out", action="store_true", help="measure on a held-out tenth of the train rows"
-    )
+    parser.add_argument("--epochs", type=int, help="of every training")
+    parser.add_argument("--users", type=int, help="only so many random users; 0 for all")
     parser.add_argument("--figure", type=Path, help="draw the result into this SVG file")
     parser.add_argument("--cache", type=Path, help="keeps lakes and finished cells there")
     options = parser.parse_args(argv)
@@ -237,22 +336,24 @@ def main(argv: list[str] | None = None) -> None:
     ways = {name: WAYS[name] for name in options.ways}
     with cache_folder(options.cache) as folder:
         for name in options.data:
-            log = replace(LOGS[name]().of_users(options.users), items=None, attributes={})
-            if options.held_out:
-                log = log.held_out(HELD_OUT, HELD_OUT_SEED)
-            part = f"{name}-{'held-out' if options.held_out else 'test'}-{len(log)}"
-            world = World(name, log, folder / part, options.epochs)
-            found[name] = compare(
-                world,
-                options.shares,
-                ways,
-                lambda way: options.seeds if way in CLOSE else options.other_seeds,
-            )
+            size = SIZES.get(name, Size())
+            users = size.users if options.users is None else options.users or None
+            epochs = options.epochs or size.epochs
+            log = replace(LOGS[name]().of_users(users), items=None, attributes={})
+            world = World(name, log, folder / f"{name}-test-{len(log)}", epochs)
+            found[name] = {"users": users, "epochs": epochs} | {
+                "ways": compare(
+                    world,
+                    options.shares,
+                    ways,
+                    lambda way: options.seeds if way in CLOSE else options.other_seeds,
+                )
+            }
     if options.figure:
         from benchmarks.bucketing_figure import draw
 
         draw(found, options.figure)
-    print(json.dumps({"epochs": options.epochs, "data": found}))
+    print(json.dumps({"data": found}))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,9 @@ _LOOKS = {
     "hashed buckets, 1/10": ("#0072b2", "s"),
     "double hashing, 1/2": ("#009e73", "D"),
     "double hashing, 1/10": ("#cc79a7", "D"),
+    "1/10, fp16": ("#0072b2", "^"),
+    "1/10, fp16, 32 wide": ("#000000", "P"),
+    "neighbour + 1/4, fp16, 32 wide": ("#f0c419", "*"),
 }
 _FULL = "full table"
 
@@ -31,7 +34,8 @@ def draw(found: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     """
     figure = Figure(figsize=(4.1 * len(found), 4.4), layout="constrained")
     panels = figure.subplots(1, len(found), squeeze=False)[0]
-    for panel, (data, ways) in zip(panels, found.items(), strict=True):
+    for panel, (data, of_data) in zip(panels, found.items(), strict=True):
+        ways = of_data["ways"]
         full = ways[_FULL]["recall_at_20"]
         lines = defaultdict(list)
         for name, figures in ways.items():

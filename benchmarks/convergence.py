@@ -8,10 +8,11 @@ time of measuring does not count.
 
 The target is 95 % of the best recall that the recipe reaches in `--epochs`, at a seed that takes
 no part in the comparison. Uniform negatives leave the items' popularity in the scores that other
-negatives take out of them, so every contender is measured with the prior at several strengths,
-and the best one counts. A contender is given up after `--patience` times the recipe's time to the
-target: it took at least as long, and its ratio is an upper bound. With `--cache` a second call
-takes up at the first seed that is missing.
+negatives take out of them, so contenders are measured with the prior at several strengths, and
+the best one counts; the traditional baseline also without any, as one would write it by hand. A
+contender is given up after `--patience` times the recipe's time to the target: it took at least
+as long, and its ratio is an upper bound. With `--cache` a second call takes up at the first seed
+that is missing.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +37,35 @@ from models.trainer import training_environment
 from tasks.config import digest_of
 from tasks.train import Kind
 
-CONTENDERS: dict[str, tuple[Kind, dict[str, Any]]] = {
-    "ours": ("two_tower", {}),
-    "traditional": ("traditional", {}),
-    "without logQ": ("two_tower", {"training.loss.logq": "off"}),
-    "without TF-IDF": ("two_tower", {"training.loss.negatives": "uniform"}),
-    "without mixed negatives": ("two_tower", {"training.loss.num_negatives": 0}),
-}
-"""Trainer, and what differs from the recipe."""
 AIM = 0.95
 """The target, of the recipe's best recall."""
 STRENGTHS = (0.0, 0.6, 1.0)
 """Of the prior, at every point; 0.6 is the recipe's."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A way to train.
+
+    Attributes:
+        kind: The trainer.
+        changes: What differs from the recipe.
+        strengths: Strengths of the prior that it is measured with.
+    """
+
+    kind: Kind = "two_tower"
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    strengths: tuple[float, ...] = STRENGTHS
+
+
+CONTENDERS = {
+    "ours": Contender(),
+    "traditional": Contender("traditional"),
+    "traditional, no prior": Contender("traditional", strengths=(0.0,)),
+    "without logQ": Contender(changes={"training.loss.logq": "off"}),
+    "without TF-IDF": Contender(changes={"training.loss.negatives": "uniform"}),
+    "without mixed negatives": Contender(changes={"training.loss.num_negatives": 0}),
+}
 _REFERENCE_SEED = 0
 Curve = list[tuple[float, float, float]]
 """Processor seconds and seconds of training, and Recall@20."""
@@ -104,19 +123,19 @@ class Contest:
 
     def _curve(self, name: str, seed: int, points: int) -> Iterator[tuple[float, float, float]]:
         """The points of a training, each when it is asked for."""
-        kind, changes = CONTENDERS[name]
+        contender = CONTENDERS[name]
         epochs = self._options.epochs
         if name != "ours":
             # Whoever is slower is watched longer.
             epochs *= max(1, round(self._options.patience))
-        changes = {**changes, "training.seed": seed, "training.epochs": epochs}
+        changes = {**contender.changes, "training.seed": seed, "training.epochs": epochs}
         spec = prepare(self._folder / f"held-out-{len(self._log)}", self._log, changes)
         training = Observed(
             spec,
-            kind,
+            contender.kind,
             self._folder / "trainings" / f"{name}-{seed}".replace(" ", "-"),
             users=self._options.measured,
-            strengths=STRENGTHS,
+            strengths=contender.strengths,
         )
         for epoch, seconds, metrics in training.run(points):
             point = (training.cpu_seconds, seconds, metrics["recall_at_20"])

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 _LOOKS = {
     "ours": ("#0072b2", "o"),
     "traditional": ("#333333", "s"),
+    "traditional, no prior": ("#999999", "P"),
     "without logQ": ("#d55e00", "^"),
     "without TF-IDF": ("#009e73", "D"),
     "without mixed negatives": ("#cc79a7", "v"),
