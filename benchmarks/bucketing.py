@@ -120,6 +120,8 @@ WAYS = {
 """By name; a fraction says how many of the rows are buckets."""
 CLOSE = (FULL, "shared bucket", "modulo hash", "hashed buckets, 1/10")
 """Ways that are compared at every seed."""
+CURVE = ("modulo hash", "hashed buckets, 1/10", "1/10, fp16, 32 wide")
+"""Ways that are compared at the other shares, too."""
 
 
 @dataclass(frozen=True)
@@ -274,7 +276,8 @@ def compare(
 
     Args:
         world: The data set.
-        shares: Of the full table's bytes.
+        shares: Of the full table's bytes. The first one is compared with all seeds of all ways,
+            the others with one seed of the ways of `CURVE`.
         ways: The ways, by name.
         seeds_of: Number of seeds of a way, by its name; the full table needs the most.
     """
@@ -304,10 +307,11 @@ def compare(
 
     run(FULL, EVERY_ID, None, seeds_of(FULL))
     whole = report[FULL]["bytes"]
-    for share in shares:
+    for number, share in enumerate(shares):
         for name, way in ways.items():
-            rows = way.rows(share * whole, ids())
-            run(f"{name} at {share:g}", way, rows, seeds_of(name))
+            if number == 0 or name in CURVE:
+                rows = way.rows(share * whole, ids())
+                run(f"{name} at {share:g}", way, rows, 1 if number else seeds_of(name))
     for figures in report.values():
         figures["bytes_share"] = round(figures["bytes"] / whole, 4)
     return report
@@ -322,7 +326,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--data", nargs="+", choices=LOGS, default=["synthetic", "movietweetings", "gowalla"]
     )
-    parser.add_argument("--shares", nargs="+", type=float, default=[0.1], help="of all bytes")
+    parser.add_argument(
+        "--shares", nargs="+", type=float, default=[0.1], help="of all bytes, up to four"
+    )
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), metavar="WAY")
     parser.add_argument("--seeds", type=int, default=3, help=f"of {', '.join(CLOSE)}")
     parser.add_argument("--other-seeds", type=int, default=1, help="of the other ways")

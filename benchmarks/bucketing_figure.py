@@ -2,77 +2,61 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
-# Colours that stay apart for colour-blind eyes (Okabe and Ito), each with a marker of its own.
-_LOOKS = {
-    "shared bucket": ("#777777", "o"),
-    "dropped to unknown": ("#e69f00", "v"),
-    "modulo hash": ("#d55e00", "X"),
-    "hashed buckets, 1/2": ("#56b4e9", "s"),
-    "hashed buckets, 1/10": ("#0072b2", "s"),
-    "double hashing, 1/2": ("#009e73", "D"),
-    "double hashing, 1/10": ("#cc79a7", "D"),
-    "1/10, fp16": ("#0072b2", "^"),
-    "1/10, fp16, 32 wide": ("#000000", "P"),
-    "neighbour + 1/4, fp16, 32 wide": ("#f0c419", "*"),
-}
+_LOOKS = (("#0072b2", "o"), ("#d55e00", "s"), ("#009e73", "D"), ("#cc79a7", "^"))
+"""Colours that stay apart for colour-blind eyes (Okabe and Ito), each with a marker of its own."""
 _FULL = "full table"
+_LIMIT = 99
+"""Per cent of the full table's recall that a way is to keep."""
 
 
 def draw(found: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """One panel for each data set: what is kept of the full table's recall, by share of the bytes.
+    """One panel for each data set: what each way keeps of the full table's recall.
 
     Args:
-        found: By data set and way, what the benchmark prints under `data`.
+        found: By data set, what the benchmark prints under `data`.
         path: SVG file to be written.
     """
-    figure = Figure(figsize=(4.1 * len(found), 4.4), layout="constrained")
-    panels = figure.subplots(1, len(found), squeeze=False)[0]
+    names = [name for of_data in found.values() for name in of_data["ways"] if name != _FULL]
+    ways = list(dict.fromkeys(name.rpartition(" at ")[0] for name in names))
+    shares = sorted({float(name.rpartition(" at ")[2]) for name in names})
+    size = (2.2 + 2.7 * len(found), 1.5 + 0.3 * len(ways))
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(1, len(found), squeeze=False, sharey=True)[0]
     for panel, (data, of_data) in zip(panels, found.items(), strict=True):
-        ways = of_data["ways"]
-        full = ways[_FULL]["recall_at_20"]
-        lines = defaultdict(list)
-        for name, figures in ways.items():
-            if name != _FULL:
-                recall = figures["recall_at_20"]
-                lines[name.rsplit(" at ", 1)[0]].append(
-                    (
-                        100 * figures["bytes_share"],
-                        100 * recall["mean"] / full["mean"],
-                        100 * recall["sd"] / full["mean"],
-                    )
-                )
-        for name, points in lines.items():
-            colour, marker = _LOOKS[name]
-            share, kept, spread = zip(*sorted(points), strict=True)
+        full = of_data["ways"][_FULL]["recall_at_20"]["mean"]
+        panel.axvline(100, color="#333333", linewidth=0.9)
+        panel.axvline(_LIMIT, color="#888888", linewidth=0.9, linestyle=":")
+        for share, (colour, marker) in zip(shares, _LOOKS, strict=False):
+            rows = [
+                (place, of_data["ways"][name])
+                for place, way in enumerate(ways)
+                if (name := f"{way} at {share:g}") in of_data["ways"]
+            ]
             panel.errorbar(
-                share,
-                kept,
-                spread,
+                [100 * figures["kept"] for _, figures in rows],
+                [place for place, _ in rows],
+                xerr=[100 * figures["recall_at_20"]["sd"] / full for _, figures in rows],
                 color=colour,
-                marker=marker,
+                fmt=marker,
                 markersize=6,
-                linewidth=1.3,
                 capsize=3,
-                label=name,
+                label=f"{100 * share:g} % of the bytes",
             )
-        panel.axhspan(99, 101, color="#dddddd", alpha=0.6, linewidth=0)
-        panel.axhline(100, color="#333333", linewidth=0.9)
-        panel.set_xscale("log")
-        ticks = sorted({round(point[0]) for points in lines.values() for point in points})
-        panel.set_xticks(ticks, [f"{tick} %" for tick in ticks])
-        panel.minorticks_off()
-        panel.set_xlabel("bytes of the table, of a row for every item")
-        panel.set_title(f"{data}: full table {full['mean']:.4f}", fontsize=10)
-        panel.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel("Recall@20, % of the full table's")
+        panel.set_yticks(range(len(ways)), ways)
+        panel.set_ylim(len(ways) - 0.5, -0.5)
+        panel.grid(axis="y", color="#e5e5e5", linewidth=0.8)
+        panel.set_axisbelow(True)
+        panel.tick_params(axis="y", length=0)
+        panel.set_title(f"{data}: full table {full:.4f}", fontsize=10)
+        panel.spines[["top", "right", "left"]].set_visible(False)
+    figure.supxlabel("Recall@20, % of the full table's; dotted: 99 %", fontsize=10)
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    figure.legend(handles, labels, loc="outside upper right", ncols=4, fontsize=8, frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None})

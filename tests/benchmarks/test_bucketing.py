@@ -85,6 +85,15 @@ def test_ways_are_compared_at_equal_bytes_and_seeds():
     assert report["long at 0.1"]["kept"] == pytest.approx((0.2 / 0.4 + 0.4 / 0.5) / 2)
 
 
+def test_further_shares_are_for_the_curve_alone():
+    world, ways = FakeWorld(), {"modulo hash": Way(own=0), "other": Way(own=0.5)}
+    report = bucketing.compare(world, [0.1, 0.2], ways, lambda _: 2)
+    assert world.asked[2:] == [(100, 1), (100, 2), (100, 1), (100, 2), (200, 1)]
+    assert {"modulo hash at 0.1", "modulo hash at 0.2", "other at 0.1"} == {*report} - {
+        "full table"
+    }
+
+
 def test_the_figure_has_a_panel_for_every_data_set(tmp_path):
     ways = {name: Way(own=0.5) for name in WAYS}
     found = {
