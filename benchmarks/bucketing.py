@@ -1,6 +1,6 @@
 """Recall against bytes: the ways to give IDs rows of an embedding table.
 
-    python -m benchmarks.bucketing [--data NAME …] [--shares 0.1] [--seeds 3] [--figure FILE.svg]
+    python -m benchmarks.bucketing [--data NAME …] [--shares 0.1 …] [--seeds 3] [--figure FILE.svg]
 
 The model is that of the quality benchmarks without attributes, so that the table of items is its
 only one. With a row for every item it is the measure; then the table gets a share of those bytes,
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -269,8 +269,22 @@ def _with_codes(corpus: pa.Table, offsets: pa.Array, codes: pa.Array) -> pa.Tabl
     return corpus.set_column(place, _FEATURE, pa.ListArray.from_arrays(offsets, codes))
 
 
+class Trainings(Protocol):
+    """What each training of a data set finds; see `World`."""
+
+    @property
+    def name(self) -> str:
+        """Name of the data set."""
+
+    def cell(self, way: Way, rows: int | None, seed: int) -> dict[str, float]:
+        """Rows and metrics of one training."""
+
+
 def compare(
-    world: World, shares: Sequence[float], ways: Mapping[str, Way], seeds_of: Callable[[str], int]
+    world: Trainings,
+    shares: Sequence[float],
+    ways: Mapping[str, Way],
+    seeds_of: Callable[[str], int],
 ) -> dict[str, Any]:
     """All ways on one data set.
 
@@ -327,7 +341,11 @@ def main(argv: list[str] | None = None) -> None:
         "--data", nargs="+", choices=LOGS, default=["synthetic", "movietweetings", "gowalla"]
     )
     parser.add_argument(
-        "--shares", nargs="+", type=float, default=[0.1], help="of all bytes, up to four"
+        "--shares",
+        nargs="+",
+        type=float,
+        default=[0.1, 0.05, 0.25],
+        help="of all bytes, up to four; the first one for all ways",
     )
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), metavar="WAY")
     parser.add_argument("--seeds", type=int, default=3, help=f"of {', '.join(CLOSE)}")

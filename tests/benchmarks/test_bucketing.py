@@ -18,7 +18,7 @@ from tasks.config import TableSettings
 @pytest.mark.parametrize("name", WAYS)
 def test_a_way_fills_the_rows_that_it_is_given(name):
     vocabulary = TableSettings.model_validate(WAYS[name].table(101)).vocabulary
-    own = 0 if WAYS[name].own == 0 else vocabulary.max_rows
+    own = 0 if WAYS[name].own == 0 else vocabulary.max_rows or 0
     assert 1 + vocabulary.tail_buckets + own == 101, "padding, buckets and own rows"
 
 
