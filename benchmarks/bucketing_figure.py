@@ -8,47 +8,55 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-_COLOURS = {
-    "full table": "#333333",
-    "shared bucket": "#9aa3ad",
-    "dropped to unknown": "#c9b458",
-    "modulo hash": "#b6533b",
-    "hashed buckets": "#6a9fd4",
-    "double hashing": "#3b6fb6",
-}
+_LOOKS = (("#0072b2", "o"), ("#d55e00", "s"), ("#009e73", "D"), ("#cc79a7", "^"))
+"""Colours that stay apart for colour-blind eyes (Okabe and Ito), each with a marker of its own."""
+_FULL = "full table"
+_LIMIT = 99
+"""Per cent of the full table's recall that a way is to keep."""
 
 
 def draw(found: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """One panel for each data set: Recall@20 by the share of the bytes.
+    """One panel for each data set: what each way keeps of the full table's recall.
 
     Args:
-        found: By data set and way, what the benchmark prints under `data`.
+        found: By data set, what the benchmark prints under `data`.
         path: SVG file to be written.
     """
-    figure = Figure(figsize=(4.8 * len(found), 3.6), layout="constrained")
-    panels = figure.subplots(1, len(found), squeeze=False)[0]
-    for panel, (data, ways) in zip(panels, found.items(), strict=True):
-        for name, figures in ways.items():
-            colour = next(c for way, c in _COLOURS.items() if name.startswith(way))
-            recall = figures["recall_at_20"]
-            marker = "s" if "1/10" in name else "o"
+    names = [name for of_data in found.values() for name in of_data["ways"] if name != _FULL]
+    ways = list(dict.fromkeys(name.rpartition(" at ")[0] for name in names))
+    shares = sorted({float(name.rpartition(" at ")[2]) for name in names})
+    size = (2.2 + 2.7 * len(found), 1.5 + 0.3 * len(ways))
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(1, len(found), squeeze=False, sharey=True)[0]
+    for panel, (data, of_data) in zip(panels, found.items(), strict=True):
+        full = of_data["ways"][_FULL]["recall_at_20"]["mean"]
+        panel.axvline(100, color="#333333", linewidth=0.9)
+        panel.axvline(_LIMIT, color="#888888", linewidth=0.9, linestyle=":")
+        for share, (colour, marker) in zip(shares, _LOOKS, strict=False):
+            rows = [
+                (place, of_data["ways"][name])
+                for place, way in enumerate(ways)
+                if (name := f"{way} at {share:g}") in of_data["ways"]
+            ]
             panel.errorbar(
-                figures["bytes_share"],
-                recall["mean"],
-                recall["sd"],
-                fmt=marker,
+                [100 * figures["kept"] for _, figures in rows],
+                [place for place, _ in rows],
+                xerr=[100 * figures["recall_at_20"]["sd"] / full for _, figures in rows],
                 color=colour,
+                fmt=marker,
+                markersize=6,
                 capsize=3,
-                label=name.split(" at ")[0],
+                label=f"{100 * share:g} % of the bytes",
             )
-        panel.axhline(ways["full table"]["recall_at_20"]["mean"], color="#333333", linewidth=0.8)
-        panel.set_xscale("log")
-        panel.set_xlabel("bytes of the tables, of one row for every ID")
-        panel.set_ylabel("Recall@20")
-        panel.set_title(data, fontsize=10)
-        panel.spines[["top", "right"]].set_visible(False)
+        panel.set_yticks(range(len(ways)), ways)
+        panel.set_ylim(len(ways) - 0.5, -0.5)
+        panel.grid(axis="y", color="#e5e5e5", linewidth=0.8)
+        panel.set_axisbelow(True)
+        panel.tick_params(axis="y", length=0)
+        panel.set_title(f"{data}: full table {full:.4f}", fontsize=10)
+        panel.spines[["top", "right", "left"]].set_visible(False)
+    figure.supxlabel("Recall@20, % of the full table's; dotted: 99 %", fontsize=10)
     handles, labels = panels[0].get_legend_handles_labels()
-    unique = dict(zip(labels, handles, strict=True))
-    figure.legend(unique.values(), unique.keys(), loc="outside lower center", ncols=4, fontsize=8)
+    figure.legend(handles, labels, loc="outside upper right", ncols=4, fontsize=8, frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from benchmarks.rating_logs import RatingLog
 from benchmarks.silent import Silent
 from models.batch import UserInputs
 from models.bundle import Recommender
-from models.config import TrainJob
+from models.config import ModelSettings, PriorSettings, TrainJob
 from models.corpus import Corpus
 from models.distributed_training import DistributedTraining
 from models.encoder import Encoder
@@ -145,6 +145,13 @@ class TestUsers:
         rows = rows.set_column(place, "targets", column)
         return cls(rows.filter(pc.greater(pc.list_value_length(column), 0)), items, candidates)
 
+    def sample(self, count: int | None) -> TestUsers:
+        """So many of them, the same ones for every model of a data set; None for all."""
+        if count is None or count >= len(self.rows):
+            return self
+        chosen = np.random.default_rng(0).permutation(len(self.rows))[:count]
+        return replace(self, rows=self.rows.take(np.sort(chosen)))
+
     @cached_property
     def tests(self) -> TestSet:
         """What is measured on."""
@@ -192,19 +199,40 @@ class Observed:
         spec: A run whose examples are made.
         kind: Which trainer.
         folder: Where the training may write.
+        users: Test users that are measured; None for all.
+        strengths: Strengths of the prior; each point is measured with all of them, and the
+            best recall counts. None for that of the recipe.
+        corpus_file: A corpus that takes the place of the run's own.
     """
 
-    def __init__(self, spec: RunSpec, kind: Kind, folder: Path) -> None:
-        self._test = TestUsers.of(spec)
-        self._job: TrainJob = job_of(spec, kind, spec.output("examples", "examples"), folder)
-        self._corpus = Corpus.from_parquet(
-            self._job.corpus_file, self._job.model, self._job.table_rows
-        )
+    def __init__(
+        self,
+        spec: RunSpec,
+        kind: Kind,
+        folder: Path,
+        *,
+        users: int | None = None,
+        strengths: Sequence[float] | None = None,
+        corpus_file: Path | None = None,
+    ) -> None:
+        self._test = TestUsers.of(spec).sample(users)
+        self._strengths = strengths
+        job: TrainJob = job_of(spec, kind, spec.output("examples", "examples"), folder)
+        if corpus_file is not None:
+            job = job.model_copy(update={"corpus_file": str(corpus_file)})
+        self._job = job
+        self._corpus = Corpus.from_parquet(job.corpus_file, job.model, job.table_rows)
         self.seconds = 0.0
         """Time of the training alone."""
+        self.cpu_seconds = 0.0
+        """Processor time of the training alone, of all its threads."""
 
-    def run(self, points_per_epoch: int = 1) -> Iterator[tuple[float, float, dict[str, float]]]:
-        """Epochs done, seconds of training and metrics, at each point."""
+    def run(self, points_per_epoch: float = 1) -> Iterator[tuple[float, float, dict[str, float]]]:
+        """Epochs done, seconds of training and metrics, at each point.
+
+        Args:
+            points_per_epoch: Points in an epoch; one over the number of epochs for the end alone.
+        """
         device = torch.device("cpu")
         with _training(self._job), StopRequest() as stop:
             trainer = (
@@ -214,11 +242,12 @@ class Observed:
             epoch = training.steps_per_epoch
             total = epoch * self._job.training.epochs
             done = 0
-            for point in range(1, points_per_epoch * self._job.training.epochs + 1):
+            for point in range(1, round(points_per_epoch * self._job.training.epochs) + 1):
                 until = min(total, round(point * epoch / points_per_epoch))
-                began = time.perf_counter()
+                began, cpu = time.perf_counter(), time.process_time()
                 training.fit(stop, done, until - done)
                 self.seconds += time.perf_counter() - began
+                self.cpu_seconds += time.process_time() - cpu
                 done = until
                 yield done / epoch, self.seconds, self._measure(training)
 
@@ -233,9 +262,22 @@ class Observed:
             for first in range(0, len(users), _USER_BLOCK)
         ]
         items = compute_item_vectors(towers, tables, encoder, len(self._corpus))
-        items = with_prior(items, self._corpus, trained.model)
-        vectors = with_constant(torch.cat(blocks), trained.model)
-        return self._test.metrics(self._test.best(vectors, items, users.seen))
+        found = []
+        for model in _with_strengths(trained.model, self._strengths):
+            vectors = with_constant(torch.cat(blocks), model)
+            best = self._test.best(vectors, with_prior(items, self._corpus, model), users.seen)
+            found.append(self._test.metrics(best))
+        return max(found, key=lambda metrics: metrics[f"recall_at_{K}"])
+
+
+def _with_strengths(model: ModelSettings, strengths: Sequence[float] | None) -> list[ModelSettings]:
+    if strengths is None:
+        return [model]
+    prior = model.prior or PriorSettings()
+    return [
+        model.model_copy(update={"prior": prior.model_copy(update={"strength": strength})})
+        for strength in strengths
+    ]
 
 
 @contextmanager
