@@ -159,8 +159,8 @@ def step_command(
         return
     started = time.monotonic()
     result = execute(load_run_spec(run_spec), name, role)
-    own = {"seconds": round(time.monotonic() - started, 3)}
-    print(json.dumps({**result.model_dump(mode="json"), **own}))
+    timed = result.model_copy(update={"seconds": round(time.monotonic() - started, 3)})
+    print(timed.model_dump_json())
 
 
 def parse_day(text: str) -> date:

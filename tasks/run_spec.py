@@ -148,6 +148,8 @@ class StepResult(Settings):
     """Numbers and words worth showing: counts, decisions, addresses."""
     upstream: dict[str, str] = Field(default_factory=dict)
     """Digest of each earlier step's result that this one was made from."""
+    seconds: float | None = Field(default=None, exclude_if=lambda value: value is None)
+    """How long the step took, where it is printed for a scheduler; the lake keeps no times."""
 
     @classmethod
     def of(cls, step: str, outputs: dict[str, Published], **facts: Any) -> StepResult:
