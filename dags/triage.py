@@ -218,7 +218,12 @@ nothing half-written. A training that lost its task goes on, and the next attemp
 
 def error_table() -> str:
     """What each error means and wants, in Markdown."""
-    errors = "\n".join(_error_row(code, cls) for code, cls in sorted(error_classes().items()))
+    errors = "\n".join(
+        _error_row(code, cls)
+        for code, cls in sorted(error_classes().items())
+        # Others are of commands around the steps, and known only where those are imported.
+        if cls.__module__ == TailtowerError.__module__
+    )
     return f"""| Error | Exit status | Retried | What to do |
 |---|---|---|---|
 {errors}

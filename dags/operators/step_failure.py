@@ -24,13 +24,8 @@ _NOT_EXECUTABLE = 126
 
 
 def error_classes() -> dict[int, type[TailtowerError]]:
-    """The error classes that steps end with, by exit status."""
-    return {
-        cls.exit_code: cls
-        for cls in _with_subclasses(TailtowerError)
-        # Others are of commands around the steps, and known only where those are imported.
-        if cls.__module__ == TailtowerError.__module__
-    }
+    """The product's error classes by exit status."""
+    return {cls.exit_code: cls for cls in _with_subclasses(TailtowerError)}
 
 
 def failure(name: str, ended: StepExit) -> AirflowException:
