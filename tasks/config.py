@@ -143,7 +143,8 @@ class VocabularySettings(Settings):
     decay: float = Field(default=1.0, gt=0, le=1)
     """A count of n days ago weighs `decay ** n`; 1 for plain counts."""
     tail_buckets: int = Field(default=1, ge=1)
-    """Rows shared by the IDs without a row of their own; a tenth of the table's rows did best."""
+    """Rows shared by the IDs without a row of their own; where
+    bytes are scarce, a tenth of the table's rows did best."""
     hashes: Literal[1, 2] = 1
     """Bucket rows summed for a tail ID: 2 (double hashing) keeps tail IDs apart, and found no more
     of what users took."""
