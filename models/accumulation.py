@@ -3,7 +3,9 @@
 The rows that a macro-batch touches are fetched once and detached. Micro-batches pool them and
 run the towers locally, each adding its gradient to the detached rows. Then the rows' gradients
 go through the sharded tables once, and the towers take one step. The result is the gradient of
-the mean loss over the whole macro-batch, at any number of ranks.
+the mean loss over the whole macro-batch, at any number of ranks. Each rank computes its share of
+the items of all micro-batches, and one exchange brings everybody the vectors; a second one brings
+their gradients back.
 
 Accumulation does not enlarge the pool of negatives: an example is compared with its micro-batch.
 With `loss.pool: macro_batch` the vectors of the whole macro-batch are computed first, without a
@@ -14,7 +16,7 @@ under Memory Limited Setup", RepL4NLP 2021).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,6 +38,7 @@ from models.step_load import StepLoad
 from models.two_tower import TwoTower
 
 Codes = TowerInputs
+Tower = Callable[[Mapping[str, Tensor], Codes], Tensor]
 
 
 @dataclass(frozen=True)
@@ -147,15 +150,11 @@ class MacroStep:
         totals = _Totals(torch.zeros((), device=self._device), nothing, nothing)
         share = 1.0 / max(macro.weight, 1e-12)
         scale = share * self._optimization.scale.factor
-        for part in parts:
-            with self.clock.part("towers forward"):
-                rows = _touched(part, fetched.rows)
-            if len(part.users) == 1:
-                self._one_pass(part, rows, scale, totals)
-            else:
-                self._two_passes(part, rows, scale, totals)
-            with self.clock.part("towers backward"):
-                _give_back(part, rows, fetched.rows)
+        # Several ranks exchange the vectors of all pools at once: they would wait for each other at
+        # every pool. A single rank has nothing to wait for, and keeps one pool at a time.
+        alone = collectives.world_size() == 1
+        for pools in [[part] for part in parts] if alone else [parts]:
+            self._gradients(pools, fetched.rows, scale, totals)
         with self.clock.part("updating"):
             norm = self._optimization.step(fetched)
         return StepOutcome(
@@ -229,41 +228,37 @@ class MacroStep:
                 uses[f.table] += [(codes, f.name) for codes in portions]
         return uses
 
-    def _one_pass(
-        self, part: _Part, rows: Mapping[str, Tensor], scale: float, totals: _Totals
+    def _gradients(
+        self, parts: Sequence[_Part], fetched: Mapping[str, Tensor], scale: float, totals: _Totals
     ) -> None:
+        """Adds the gradients of some pools to those of the towers and of the fetched rows."""
         with self.clock.part("towers forward"):
-            users = self._towers.user_vectors(rows, part.users[0])
-            items = self._towers.item_vectors(rows, part.items[0])
-        loss = self._compare(part, users, items, totals)
+            rows = [_touched(part, fetched) for part in parts]
+            items = [
+                _Vectors(self._towers.item_vectors, touched, part.items)
+                for part, touched in zip(parts, rows, strict=True)
+            ]
+        sizes = [part.sizes for part in parts]
+        with self.clock.part("exchanging vectors"):
+            everyones = collectives.gather_shares([own.values for own in items], sizes)
+        for part, touched, candidates in zip(parts, rows, everyones, strict=True):
+            with self.clock.part("towers forward"):
+                users = _Vectors(self._towers.user_vectors, touched, part.users)
+            mine = users.values.requires_grad_()
+            loss = self._compare(part, mine, candidates.requires_grad_(), totals)
+            with self.clock.part("towers backward"):
+                (loss * scale).backward()  # type: ignore[no-untyped-call]
+                users.backward(_gradient(mine))
+            totals.loss += loss.detach()
+        with self.clock.part("exchanging vectors"):
+            returned = collectives.sum_shares([_gradient(c) for c in everyones], sizes)
         with self.clock.part("towers backward"):
-            (loss * scale).backward()  # type: ignore[no-untyped-call]
-        totals.loss += loss.detach()
-
-    def _two_passes(
-        self, part: _Part, rows: Mapping[str, Tensor], scale: float, totals: _Totals
-    ) -> None:
-        """Vectors first, then their gradients, then the towers' gradients portion by portion."""
-        towers = ((self._towers.user_vectors, part.users), (self._towers.item_vectors, part.items))
-        with self.clock.part("towers forward"), torch.no_grad():
-            vectors = [torch.cat([tower(rows, c) for c in codes]) for tower, codes in towers]
-        users, items = (v.requires_grad_() for v in vectors)
-        loss = self._compare(part, users, items, totals)
-        (loss * scale).backward()  # type: ignore[no-untyped-call]
-        totals.loss += loss.detach()
-        with self.clock.part("towers backward"):
-            for (tower, portions), whole in zip(towers, (users, items), strict=True):
-                assert whole.grad is not None
-                first = 0
-                for codes in portions:
-                    again = tower(rows, codes)
-                    part_of_all = whole.grad[first : first + len(again)]
-                    again.backward(part_of_all)  # type: ignore[no-untyped-call]
-                    first += len(again)
+            for part, touched, own, gradient in zip(parts, rows, items, returned, strict=True):
+                own.backward(gradient)
+                _give_back(part, touched, fetched)
 
     def _compare(self, part: _Part, users: Tensor, items: Tensor, totals: _Totals) -> Tensor:
-        """Sum of the losses of this rank's examples of a pool."""
-        items = collectives.gather_shares(items, list(part.sizes))
+        """Sum of the losses of this rank's examples of a pool, given its candidates' vectors."""
         with self.clock.part("choosing negatives"):
             against, candidates, positives = self._negatives.compare(part.pool, items)
         with self.clock.part("scores and loss"):
@@ -273,6 +268,49 @@ class MacroStep:
         totals.repeats, totals.known = totals.repeats + repeats, totals.known + known
         totals.columns += len(candidates.item)
         return loss
+
+
+class _Vectors:
+    """What a tower makes of some portions of codes, and the way back.
+
+    One portion keeps its activations. Several are computed without, and again in the way back,
+    so that only one portion's are there at a time.
+
+    Args:
+        tower: The tower.
+        rows: Rows of the tables.
+        portions: Codes of users or items.
+    """
+
+    def __init__(self, tower: Tower, rows: Mapping[str, Tensor], portions: Sequence[Codes]) -> None:
+        self._tower, self._rows, self._portions = tower, rows, portions
+        self._kept: Tensor | None = None
+        if len(portions) == 1:
+            self._kept = tower(rows, portions[0])
+            self.values = self._kept.detach()
+            """Vectors `[N, D]`, without their history."""
+        else:
+            with torch.no_grad():
+                self.values = torch.cat([tower(rows, codes) for codes in portions])
+
+    def backward(self, gradient: Tensor) -> None:
+        """Adds gradients to the tower and the rows.
+
+        Args:
+            gradient: Of `values`.
+        """
+        if self._kept is not None:
+            self._kept.backward(gradient)  # type: ignore[no-untyped-call]
+            return
+        first = 0
+        for codes in self._portions:
+            again = self._tower(self._rows, codes)
+            again.backward(gradient[first : first + len(again)])  # type: ignore[no-untyped-call]
+            first += len(again)
+
+
+def _gradient(vectors: Tensor) -> Tensor:
+    return torch.zeros_like(vectors) if vectors.grad is None else vectors.grad
 
 
 def _touched(part: _Part, fetched: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -27,21 +27,48 @@ def share(size: int, rank: int, world_size: int) -> tuple[int, int]:
     return size * rank // world_size, size * (rank + 1) // world_size
 
 
-def gather_shares(x: Tensor, sizes: list[int]) -> Tensor:
-    """Rows of all ranks in the order of the ranks, with gradient.
+def gather_shares(groups: Sequence[Tensor], sizes: Sequence[Sequence[int]]) -> list[Tensor]:
+    """Rows of all ranks in the order of the ranks, of several groups in one exchange.
 
     Args:
-        x: This rank's rows `[sizes[rank], ...]`.
-        sizes: Rows of each rank.
+        groups: This rank's rows of each group, `[sizes[group][rank], ...]`.
+        sizes: Rows of each rank, by group.
 
     Returns:
-        `[sum(sizes), ...]`; the gradient of a rank's rows is the sum over the ranks that used
-        them.
+        `[sum(sizes[group]), ...]` for each group; without gradient, which `sum_shares` brings back.
     """
-    if len(sizes) == 1:
-        return x
-    gathered: Tensor = _GatherShares.apply(x, sizes)  # type: ignore[no-untyped-call]
-    return gathered
+    if world_size() == 1:
+        return list(groups)
+    by_rank = list(zip(*sizes, strict=True))
+    gathered = _gather(torch.cat(list(groups)), [sum(own) for own in by_rank])
+    pieces = iter(torch.split(gathered, [size for own in by_rank for size in own]))
+    shares = [[next(pieces) for _ in groups] for _ in by_rank]
+    return [torch.cat(of_all) for of_all in zip(*shares, strict=True)]
+
+
+def sum_shares(groups: Sequence[Tensor], sizes: Sequence[Sequence[int]]) -> list[Tensor]:
+    """The way back of `gather_shares`: the sum over all ranks of each rank's own rows.
+
+    Args:
+        groups: A tensor of all ranks' rows for each group, `[sum(sizes[group]), ...]`.
+        sizes: Rows of each rank, by group.
+
+    Returns:
+        This rank's rows of each group, `[sizes[group][rank], ...]`.
+    """
+    if world_size() == 1:
+        return list(groups)
+    shares = [torch.split(group, list(of)) for group, of in zip(groups, sizes, strict=True)]
+    by_rank = [torch.cat(of_rank) for of_rank in zip(*shares, strict=True)]
+    # Every rank needs the sum of its own rows only.
+    own = by_rank[rank()]
+    parts = exchange(
+        torch.cat([part.flatten() for part in by_rank]),
+        [part.numel() for part in by_rank],
+        [own.numel()] * world_size(),
+    )
+    summed = parts.view(world_size(), *own.shape).sum(0)
+    return list(torch.split(summed, [of[rank()] for of in sizes]))
 
 
 def sum_gradients(parameters: Iterable[Tensor]) -> None:
@@ -157,24 +184,6 @@ def all_or_none(work: Callable[[], T]) -> T:
         if found is not None:
             raise found
     return cast(T, result)
-
-
-class _GatherShares(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, sizes: list[int]) -> Tensor:
-        ctx.sizes = sizes
-        return _gather(x, sizes)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        gradient = grads[0].contiguous()
-        own = ctx.sizes[dist.get_rank()]
-        width = gradient.numel() // max(1, len(gradient))
-        # Every rank needs the sum of its own rows only.
-        parts = exchange(
-            gradient.flatten(), [size * width for size in ctx.sizes], [own * width] * world_size()
-        )
-        return parts.view(world_size(), own, *gradient.shape[1:]).sum(0), None
 
 
 def _gather(x: Tensor, sizes: list[int]) -> Tensor:

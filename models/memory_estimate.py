@@ -305,7 +305,7 @@ class _Load:
         gradients = parameters * _FLOAT * (1 if self._ranks == 1 else 3)
         return round(
             self._encoding()
-            + self._exchange(rank, placement)
+            + self._exchange(rank, placement, on_host)
             + self._towers_and_loss(on_host)
             + gradients
         )
@@ -314,7 +314,7 @@ class _Load:
         """Positions of all codes, and what finding the different ones takes for one table."""
         return _INT * (sum(self._codes.values()) + 4 * max(self._codes.values(), default=0.0))
 
-    def _exchange(self, rank: int, placement: Placement) -> float:
+    def _exchange(self, rank: int, placement: Placement, on_host: bool) -> float:
         """Fetched rows and their gradients, and what comes and goes between ranks."""
         unique = {n: min(float(self._rows[n]), codes) for n, codes in self._codes.items()}
         fetched = sum(unique[n] * t.dim for n, t in self._tables.items())
@@ -322,28 +322,37 @@ class _Load:
             return 2 * _FLOAT * fetched
         copied = [n for n, t in self._tables.items() if t.sharding == "data_parallel"]
         spread = [n for n in self._tables if n not in copied]
-        # TorchRec brings all tables to the same number of bags, there and back.
-        bags = max((unique[n] for n in spread), default=0.0)
-        width = sum(self._tables[n].dim for n in spread)
-        answered = sum(
-            shard.columns for n in spread for shard in placement[n] if shard.rank == rank
-        )
-        exchanged = bags * (2 * width + self._ranks * answered)
+        width = sum(unique[n] * self._tables[n].dim for n in spread)
+        answered = {
+            n: sum(shard.columns for shard in placement[n] if shard.rank == rank) for n in spread
+        }
+        if on_host:
+            # Gradients for the holders of rows, and those of the others' rows, which are then
+            # added up: more than the rows themselves on their way.
+            asked = sum(unique[n] * columns for n, columns in answered.items())
+            exchanged = width + 2 * (self._ranks - 1) * asked
+        else:
+            # TorchRec brings all tables to the same number of bags, there and back.
+            bags = max((unique[n] for n in spread), default=0.0)
+            dims = sum(self._tables[n].dim for n in spread)
+            exchanged = bags * (2 * dims + self._ranks * sum(answered.values()))
         whole = sum(2 * self._rows[n] * (self._tables[n].dim + 1) for n in copied)
         return _FLOAT * (fetched + exchanged + whole)
 
     def _towers_and_loss(self, on_host: bool) -> float:
         two_passes = self._training.loss.pool == "macro_batch" and self._micro > 1
         items = -(-self._own // self._ranks)
+        # Several ranks keep the items' side of all pools, to exchange their vectors at once.
+        pools = 1 if two_passes or self._ranks == 1 else self._micro
         towers = self._tower(self._model.user, self._users)
-        towers += self._tower(self._model.item, items)
+        towers += pools * self._tower(self._model.item, items)
         # The backward pass of a lookup makes a gradient as large as the fetched rows.
         largest = max(
             (min(self._rows[n], c) * self._tables[n].dim for n, c in self._codes.items()),
             default=0.0,
         )
         users = self._users * (self._micro if two_passes else 1)
-        vectors = 4 * (users + self._columns) * self._model.dim
+        vectors = 4 * (users + pools * self._columns) * self._model.dim
         limit = _CPU_SCORES if on_host else _DEVICE_SCORES
         chunk = self._training.loss.chunk or max(
             _FEWEST_SCORED, limit // max(1, self._columns * _FLOAT)

@@ -219,9 +219,9 @@ def step_seconds(load: StepWork, cluster: Cluster, hosts: int, ranks: int) -> di
         return seconds
     rate, latency = _link(cluster, hosts, ranks, slower)
     rounds = math.ceil(math.log2(ranks))
-    # Numbers, rows and gradients of rows; then the vectors of each pool there and back.
+    # Numbers, rows and gradients of rows; then the vectors of all pools there and back.
     seconds["exchanging rows"] = load.rows_bytes / rate + 4 * latency * rounds
-    seconds["exchanging vectors"] = load.vector_bytes / rate + 2 * latency * rounds * load.pools
+    seconds["exchanging vectors"] = load.vector_bytes / rate + 2 * latency * rounds
     seconds["adding up towers"] = load.tower_bytes / rate + 2 * latency * rounds
     return seconds
 
