@@ -96,14 +96,15 @@ class FeatureSettings(Settings):
     """Name of the feature; for attributes, the column in the items or users table."""
     table: str = ""
     """Embedding table that its codes index; a numeric feature has none."""
-    kind: Literal["id", "list", "history", "numeric"] = "id"
+    kind: Literal["id", "list", "history", "neighbours", "numeric"] = "id"
     """`id`: one ID. `list`: any number of IDs. `history`: the user's last items before the
-    event. `numeric`: a number, normalised by mean and deviation of the training data; a missing
-    one counts as the mean."""
+    event. `neighbours`: the items that most often come with this one, by the train users of both,
+    as far as they own a row; for the item tower. `numeric`: a number, normalised by mean and
+    deviation of the training data; a missing one counts as the mean."""
     pooling: Literal["mean", "sum", "attention"] = "mean"
-    """How the elements of a list or history become one vector."""
+    """How the elements of a list, a history or neighbours become one vector."""
     max_length: int = Field(default=50, ge=1, le=10_000)
-    """History only: how many of the last items are kept."""
+    """How many of the last items a history keeps, and how many neighbours an item has."""
 
     @model_validator(mode="after")
     def _name_is_free(self) -> FeatureSettings:
@@ -178,6 +179,8 @@ class ModelSettings(Settings):
     def _history_belongs_to_users(self) -> ModelSettings:
         if any(f.kind == "history" for f in self.item.features):
             raise ValueError("a history feature belongs to the user tower")
+        if any(f.kind == "neighbours" for f in self.user.features):
+            raise ValueError("a neighbours feature belongs to the item tower")
         return self
 
 

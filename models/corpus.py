@@ -26,7 +26,8 @@ class Corpus:
 
     Attributes:
         train_count: Train interactions of each item, int64 `[I]`.
-        features: Codes of each feature of the item tower, by name; I rows each.
+        features: Codes of each feature of the item tower, by name; I rows each. Neighbours are
+            other items' row numbers instead.
         recent_count: The interactions weighted by age as the model's prior wants, `[I]`; the
             train count for a model that wants no such thing.
         numeric: Raw values of its numeric features, by name, float64 `[I]`; NaN for none.
@@ -78,6 +79,8 @@ class Corpus:
             raise ExamplesError(f"the corpus cannot be used: {error}", location) from error
         for f in model.item.coded:
             limit, codes = table_rows[f.table], features[f.name]
+            if f.kind == "neighbours":
+                limit = len(corpus)
             if f.table == FULL_ITEM_TABLE:
                 if limit != len(corpus) + 1:
                     raise ExamplesError(
@@ -88,8 +91,12 @@ class Corpus:
             if bool(wrong.any()):
                 place = int(wrong.nonzero()[0])
                 raise ExamplesError(
-                    f"column '{f.name}' has code {int(codes.values[place])}, but table "
-                    f"'{f.table}' has {limit} rows",
+                    f"column '{f.name}' has code {int(codes.values[place])}, but "
+                    + (
+                        f"there are {limit} items"
+                        if f.kind == "neighbours"
+                        else f"table '{f.table}' has {limit} rows"
+                    ),
                     location,
                     int(codes.row_ids()[place]),
                 )

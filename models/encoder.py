@@ -1,7 +1,7 @@
 """From users and items to the codes that index the embedding tables.
 
-The user tower's history names items by their index in the corpus; their codes are the codes of
-the item tower's ID feature, so an item has the same vector in both places.
+The user tower's history and the item tower's neighbours name items by their index in the corpus;
+their codes are the codes of the item tower's ID feature, so an item has the same vector everywhere.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Encoder:
 
     Raises:
         ValueError: An item's ID does not have exactly one element, or no ID feature has the
-            table of a history.
+            table of a history or of neighbours.
     """
 
     def __init__(
@@ -68,6 +68,10 @@ class Encoder:
             else corpus.features[f.name]
             for f in model.item.coded
         }
+        for f in model.item.coded:
+            if f.kind == "neighbours":
+                matrix = self._id_matrix(f, len(corpus), hashes)
+                self._items[f.name] = _codes_of(matrix, corpus.features[f.name])
         self._width = {name: _common_length(codes) for name, codes in self._items.items()}
         self._history = {
             f.table: self._id_matrix(f, len(corpus), hashes)
@@ -99,10 +103,7 @@ class Encoder:
         for f in self._model.user.coded:
             if f.kind == "history":
                 items = users.history.last(f.max_length)
-                matrix = self._history[f.table]
-                codes[f.name] = Jagged(
-                    matrix.index_select(0, items.values).flatten(), items.offsets * matrix.shape[1]
-                )
+                codes[f.name] = _codes_of(self._history[f.table], items)
             elif f.table == FULL_USER_TABLE:
                 rows = torch.arange(len(users) + 1, device=users.user.device)
                 codes[f.name] = Jagged(users.user + 1, rows)
@@ -118,18 +119,23 @@ class Encoder:
         offsets = torch.arange(len(items) + 1, device=items.device) * width
         return Jagged(codes.values.view(-1, width).index_select(0, items).flatten(), offsets)
 
-    def _id_matrix(self, history: FeatureSettings, items: int, hashes: Mapping[str, int]) -> Tensor:
+    def _id_matrix(self, feature: FeatureSettings, items: int, hashes: Mapping[str, int]) -> Tensor:
         """Codes of every item's ID, int64 `[I, hashes]`."""
         for f in self._model.item.features:
-            if f.kind == "id" and f.table == history.table:
+            if f.kind == "id" and f.table == feature.table:
                 codes, width = self._items[f.name], hashes[f.table]
                 if bool((codes.lengths != width).any()):
                     raise ValueError(f"feature '{f.name}': an item without exactly one ID")
                 return codes.values.view(items, width)
         raise ValueError(
-            f"feature '{history.name}': the item tower has no id feature with the table "
-            f"'{history.table}'"
+            f"feature '{feature.name}': the item tower has no id feature with the table "
+            f"'{feature.table}'"
         )
+
+
+def _codes_of(matrix: Tensor, items: Jagged) -> Jagged:
+    """Codes of lists of items, given each item's."""
+    return Jagged(matrix.index_select(0, items.values).flatten(), items.offsets * matrix.shape[1])
 
 
 def _every_item(count: int) -> Jagged:

@@ -45,6 +45,8 @@ class DataShape:
         elements = 1.0
         if feature.kind == "history":
             elements = min(self.elements.get(feature.name, feature.max_length / 2), 1e9)
+        elif feature.kind == "neighbours":
+            elements = min(self.elements.get(feature.name, feature.max_length), self.items)
         elif feature.kind == "list":
             elements = self.elements.get(feature.name, 4.0)
         return elements * self.hashes.get(feature.table, 1)

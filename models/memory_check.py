@@ -94,9 +94,10 @@ def _elements(job: TrainJob, corpus: Corpus) -> dict[str, float]:
         if column in found:
             known[name] = found[column] / (1 if f.kind == "history" else job.table_hashes[f.table])
     for f in job.model.item.coded:
-        if f.kind == "list" and len(corpus):
+        if f.kind in ("list", "neighbours") and len(corpus):
             codes = corpus.features[f.name].values.numel()
-            known[f.name] = codes / len(corpus) / job.table_hashes[f.table]
+            each = 1 if f.kind == "neighbours" else job.table_hashes[f.table]
+            known[f.name] = codes / len(corpus) / each
     return known
 
 

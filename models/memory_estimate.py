@@ -296,7 +296,7 @@ class _Load:
     def _elements_of(self, feature: FeatureSettings) -> float:
         if feature.kind == "id":
             return 1.0
-        if feature.kind == "history":
+        if feature.kind in ("history", "neighbours"):
             return min(feature.max_length, self._elements.get(feature.name, math.inf))
         return self._elements.get(feature.name, LIST_ELEMENTS)
 

@@ -111,6 +111,10 @@ class _Maker:
                 # An item's row is its place among the items, as far as there are rows.
                 own = np.minimum(np.arange(items) + _PADDING, self._job.table_rows[f.table] - 1)
                 columns[f.name] = self._lists(f, own, np.ones(items, np.int64))
+            elif f.kind == "neighbours":
+                lengths = self._lengths(self._job.data.codes_of(f), items)
+                others = self._draw(int(lengths.sum()), items).astype(np.int32)
+                columns[f.name] = _ragged(others, lengths)
             else:
                 columns[f.name] = self._codes(f, items)
         columns |= {f.name: pa.array(self._random.normal(size=items)) for f in model.item.numeric}

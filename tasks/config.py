@@ -294,9 +294,11 @@ class PipelineConfig(Settings):
                 if table is None:
                     known = ", ".join(sorted(self.tables))
                     raise ValueError(f"{where}: no table '{feature.table}' (tables: {known})")
-                if feature.kind == "history":
+                if feature.kind in ("history", "neighbours"):
                     if table.source != self.item_table.source:
-                        raise ValueError(f"{where}: a history reads the table of the item IDs")
+                        raise ValueError(
+                            f"{where}: kind {feature.kind} reads the table of the item IDs"
+                        )
                 elif feature.kind == "list" and table.source.startswith("interactions."):
                     raise ValueError(f"{where}: interactions.* columns are single IDs")
                 elif table.dataset not in ("interactions", dataset):

@@ -187,7 +187,7 @@ def job_of(
         # Padding, buckets, and the IDs that own a row.
         counts[name] = int(own) + vocabulary.tail_buckets + 1
     item_table = next(n for n, t in config.tables.items() if t is config.item_table)
-    lists = [f.name for f in features if f.kind in ("list", "history")]
+    lists = [f.name for f in features if f.kind in ("list", "history", "neighbours")]
     data = DataShape(
         items=int(items or counts.get(item_table, _ASSUMED_ROWS)),
         exponent=exponent,

@@ -30,6 +30,7 @@ from tasks.longtail.example_users import split_users
 from tasks.longtail.exchange import Scratch, scratch_folder
 from tasks.longtail.hot_users import HotUser, find_hot_users
 from tasks.longtail.id_hash import parts_for
+from tasks.longtail.neighbours import write_neighbours
 
 PART_BYTES = 1 << 28
 """About how much memory the building of one part of the users takes."""
@@ -83,6 +84,7 @@ def build_examples(output: Output, inputs: ExampleInputs, dask: DaskSettings) ->
             vocabularies=inputs.vocabularies,
             users=users,
             output=output.path,
+            owners=inputs.item_table if inputs.neighbours else None,
         )
         [num_items] = runner.map("build the corpus", write_corpus, [corpus])
         shards = shards_for(rows)
@@ -107,6 +109,16 @@ def build_examples(output: Output, inputs: ExampleInputs, dask: DaskSettings) ->
         )
         tasks = _part_tasks(task, sizes, hot)
         results = runner.map("build examples", build_part, tasks)
+        if inputs.neighbours:
+            write_neighbours(
+                runner,
+                scratch,
+                corpus=corpus.unfinished,
+                users=[task.target("users") for task in tasks if task.slice_of is None],
+                pairs=sum(result.pairs for result in results),
+                features=inputs.neighbours,
+                output=output.path,
+            )
         _join(runner, output, tasks, shards)
     return {
         "num_users": users,

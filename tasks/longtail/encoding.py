@@ -73,6 +73,13 @@ class Encoder:
             )
         return codes
 
+    def owns_row(self, ids: pl.Series) -> npt.NDArray[np.bool_]:
+        """Which of some IDs have a row of their own, `[N]`."""
+        if ids.null_count() == len(ids):
+            return np.zeros(len(ids), dtype=np.bool_)
+        self._check_type(ids)
+        return self._own_rows.values(ids) >= 0
+
     def _check_type(self, ids: pl.Series) -> None:
         known = self._own_rows.dtype
         if not self.vocabulary.table.is_empty() and ids.dtype != known:

@@ -15,6 +15,7 @@ from tasks.longtail.exchange import Scratch, read_part_frame, write_parts
 from tasks.longtail.features import FeaturePlan
 from tasks.longtail.hot_users import HotUser, item_counts
 from tasks.longtail.item_corpus import build_corpus, corpus_table, negative_weights
+from tasks.longtail.neighbours import corpus_with_owners
 from tasks.longtail.side_tables import newest_rows
 
 
@@ -36,6 +37,13 @@ class CorpusTask:
     """Train users."""
     output: str
     """Lake path of the examples."""
+    owners: str | None = None
+    """Table whose rows items own, when they get neighbours; their corpus is finished later."""
+
+    @property
+    def unfinished(self) -> str:
+        """Scratch file of a corpus that gets neighbours."""
+        return self.scratch.file("items")
 
     @property
     def index(self) -> str:
@@ -65,7 +73,14 @@ def write_corpus(task: CorpusTask) -> int:
         for plan in task.features
         if not plan.numeric
     }
-    output.write_table("items/part-0.parquet", corpus_table(corpus, task.features, encoders))
+    items_table = corpus_table(corpus, task.features, encoders)
+    if task.owners is None:
+        output.write_table("items/part-0.parquet", items_table)
+    else:
+        owns_row = encoders[task.owners].owns_row(corpus["item_id"])
+        users = corpus["train_users"].to_numpy()
+        unfinished = corpus_with_owners(items_table, users, owns_row)
+        write_parts(lake, task.unfinished, 1, lambda _: unfinished)
     table = to_arrow(corpus.select("item_id", "id_rank", "train_count"))
     write_parts(lake, task.index, 1, lambda _: table)
     for name, weights in negative_weights(corpus, task.users).items():

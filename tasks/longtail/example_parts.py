@@ -8,7 +8,7 @@ that they are written to.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -26,6 +26,7 @@ from tasks.longtail.features import FeaturePlan
 from tasks.longtail.history import OtherItems, distinct_items, final_histories, histories
 from tasks.longtail.hot_users import HotUser, events_before, item_counts
 from tasks.longtail.lists import Int64s, ListColumn
+from tasks.longtail.neighbours import paired
 from tasks.longtail.numbers import NumberColumn
 from tasks.longtail.permutation import Permutation, shard_of
 from tasks.longtail.side_tables import newest_of
@@ -77,13 +78,14 @@ class PartTask:
 
 @dataclass(frozen=True)
 class PartResult:
-    """Numbers of a part's test events."""
+    """Numbers of a part's test events, and of the pairs of its users' items."""
 
     test_users: int = 0
     test_users_without_target: int = 0
     test_events: int = 0
     test_events_unseen_user: int = 0
     test_events_unseen_item: int = 0
+    pairs: int = 0
 
 
 def build_part(task: PartTask) -> PartResult:
@@ -117,7 +119,8 @@ def build_part(task: PartTask) -> PartResult:
         return PartResult()
     last_context = train.columns[train.ends - 1].select(context)
     _write_users(lake, task, train, codes, last_context, seen, final)
-    return _write_test(lake, task, corpus, train, counts, last_context, seen, final)
+    result = _write_test(lake, task, corpus, train, counts, last_context, seen, final)
+    return replace(result, pairs=paired(seen))
 
 
 def _events_elsewhere(task: PartTask) -> list[pl.DataFrame]:

@@ -60,13 +60,15 @@ def user_features(config: PipelineConfig) -> tuple[FeaturePlan, ...]:
 
 
 def item_features(config: PipelineConfig) -> tuple[FeaturePlan, ...]:
-    """Features of the item tower.
+    """Features of the item tower that are encoded; neighbours are corpus indices instead.
 
     Raises:
         ConfigError: A feature is read from a column that describes an event, not an item.
     """
     plans = []
     for feature in config.model.item.features:
+        if feature.kind == "neighbours":
+            continue
         if feature.kind == "numeric":
             plans.append(_number(feature))
             continue

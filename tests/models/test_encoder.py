@@ -89,3 +89,34 @@ def test_initial_rows_do_not_depend_on_the_cut() -> None:
     assert float(whole.std()) == pytest.approx(0.1, rel=0.01)
     assert not torch.equal(initial_rows("user", 3, 42, 0, 9), whole[:9])
     assert not torch.equal(initial_rows("item", 3, 43, 0, 9), whole[:9])
+
+
+def test_neighbours_have_the_codes_of_their_ids(tmp_path: Path) -> None:
+    model = MODEL.model_copy(
+        update={
+            "item": TowerSettings(
+                features=(
+                    FeatureSettings(name="near", table="item", kind="neighbours"),
+                    FeatureSettings(name="code", table="item"),
+                )
+            )
+        }
+    )
+
+    def corpus(near: list[list[int]]) -> Corpus:
+        kind = pa.list_(pa.int32())
+        columns = {
+            "train_count": pa.array([4, 1, 0], pa.int64()),
+            "code": pa.array([[5, 0], [1, 2], [8, 0]], kind),
+            "near": pa.array(near, kind),
+        }
+        pq.write_table(pa.table(columns), tmp_path / "items.parquet")
+        return Corpus.from_parquet(str(tmp_path / "items.parquet"), model, {"item": 9})
+
+    codes = Encoder(model, corpus([[1, 2], [], [0]]), {"item": 2}).item_codes(
+        torch.tensor([2, 1, 0])
+    )
+    assert codes["near"].values.tolist() == [5, 0, 1, 2, 8, 0]
+    assert codes["near"].offsets.tolist() == [0, 2, 2, 6]
+    with pytest.raises(ExamplesError, match="column 'near' has code 3, but there are 3 items"):
+        corpus([[1], [3], []])
