@@ -19,9 +19,10 @@ FEATURES = [
     {"name": "neighbours", "table": "item", "kind": "neighbours", "max_length": COUNT},
     {"name": "nearest", "table": "item", "kind": "neighbours", "max_length": 1},
 ]
+WITHOUT: dict[str, Any] = RICH_MODEL
 MODEL = {
-    "user": RICH_MODEL["user"],
-    "item": {"features": [*RICH_MODEL["item"]["features"], *FEATURES]},
+    "user": WITHOUT["user"],
+    "item": {"features": [*WITHOUT["item"]["features"], *FEATURES]},
 }
 
 
@@ -103,7 +104,6 @@ def test_test_days_have_no_say(tmp_path):
 )
 def test_where_it_makes_no_sense_it_is_refused(tmp_path, tower, table, message):
     feature = {**FEATURES[0], "table": table}
-    model = {**RICH_MODEL}
-    model[tower] = {"features": [*RICH_MODEL[tower]["features"], feature]}
+    model = {**WITHOUT, tower: {"features": [*WITHOUT[tower]["features"], feature]}}
     with pytest.raises(ValidationError, match=message):
         spec_of(tmp_path, 4, tables=RICH_TABLES, model=model)
