@@ -1,16 +1,36 @@
-"""Exact top-K retrieval over the whole corpus."""
+"""Top-K retrieval: exact over the whole corpus or some of it, and by an index's candidates."""
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from models.jagged import Jagged
+from models.stored_rows import StoredRows
+
+
+class Rows(Protocol):
+    """Rows of numbers that are read in blocks."""
+
+    def __len__(self) -> int:
+        """Number of rows."""
+
+    def __getitem__(self, rows: slice, /) -> Tensor:
+        """A run of rows `[M, D]`."""
+
+
+class Candidates(Protocol):
+    """What proposes items; see `models.search_index`."""
+
+    def search(self, users: Tensor, k: int, seen: Jagged | None = None) -> Tensor:
+        """Corpus indices int64 `[U, K]`, -1 for none, of at least each user's `k` best items."""
 
 
 def top_k(
     user_vectors: Tensor,
-    item_vectors: Tensor,
+    item_vectors: Tensor | Rows,
     k: int,
     seen: Jagged | None = None,
     *,
@@ -55,6 +75,104 @@ def top_k(
         indices[start:stop, :kept] = block_indices.gather(1, order[:, :kept]).cpu()
     indices[scores == -torch.inf] = -1
     return indices, scores
+
+
+def among(
+    user_vectors: Tensor,
+    item_vectors: StoredRows,
+    items: Tensor,
+    k: int,
+    seen: Jagged | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The `k` best of some items for each user, exactly.
+
+    Args:
+        user_vectors: `[U, D]`.
+        item_vectors: `[I, D]`.
+        items: Corpus indices of the items that count, ascending, int64 `[N]`.
+        k: Items wanted for each user.
+        seen: Items to leave out, one row for each user.
+
+    Returns:
+        As `top_k`.
+    """
+    hidden = None if seen is None else places_among(items, seen)
+    found, scores = top_k(user_vectors, _Some(item_vectors, items), k, hidden)
+    return named(items, found), scores
+
+
+def places_among(items: Tensor, wanted: Jagged) -> Jagged:
+    """Where some items stand among others; those that are not among them are left out.
+
+    Args:
+        items: The others, ascending, int64 `[N]`.
+        wanted: Rows of items.
+    """
+    place = torch.searchsorted(items, wanted.values)
+    inside = place < len(items)
+    inside[inside.clone()] = items[place[inside]] == wanted.values[inside]
+    lengths = torch.bincount(wanted.row_ids()[inside], minlength=len(wanted))
+    return Jagged(place[inside], torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]))
+
+
+def named(items: Tensor, places: Tensor) -> Tensor:
+    """The items at some places among others, -1 where the place is."""
+    if not len(items):
+        return places
+    return torch.where(places < 0, places, items[places.clamp(min=0)])
+
+
+class _Some:
+    """Some rows of others, in blocks."""
+
+    def __init__(self, rows: StoredRows, chosen: Tensor) -> None:
+        self._rows = rows
+        self._chosen = chosen
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    def __getitem__(self, part: slice) -> Tensor:
+        return self._rows.select(self._chosen[part])
+
+
+def approximate_top_k(
+    user_vectors: Tensor,
+    item_vectors: StoredRows,
+    k: int,
+    candidates: Candidates,
+    seen: Jagged | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The `k` best of the candidates for each user; a user with too few is searched exactly.
+
+    Args:
+        user_vectors: `[U, D]`.
+        item_vectors: `[I, D]`; the scores are products with these.
+        k: Items wanted for each user.
+        candidates: Proposes items.
+        seen: Items to leave out, one row for each user.
+
+    Returns:
+        As `top_k`.
+    """
+    found = candidates.search(user_vectors, k, seen)
+    short = (found >= 0).sum(1) < k
+    # Equal scores are ordered by item index, as in the exact search.
+    found = found.sort(dim=1).values
+    vectors = item_vectors.select(found.clamp(min=0).flatten()).view(*found.shape, -1)
+    scores = torch.einsum("ukd,ud->uk", vectors, user_vectors)
+    scores[found < 0] = -torch.inf
+    best, order = torch.sort(scores, dim=1, descending=True, stable=True)
+    best, indices = best[:, :k].contiguous(), found.gather(1, order[:, :k])
+    if bool(short.any()):
+        rows = short.nonzero()[:, 0]
+        hidden = None if seen is None else seen.select(rows)
+        if best.shape[1] < k:
+            missing = k - best.shape[1]
+            best = torch.cat([best, best.new_full((len(best), missing), -torch.inf)], dim=1)
+            indices = torch.cat([indices, indices.new_full((len(best), missing), -1)], dim=1)
+        indices[rows], best[rows] = top_k(user_vectors[rows], item_vectors, k, hidden)
+    return indices, best
 
 
 def _block_top_k(

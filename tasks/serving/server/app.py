@@ -15,11 +15,13 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from tasks.serving.by_id import attributes_of
 from tasks.serving.described import Recommendations
+from tasks.serving.item_filter import parse_where
 from tasks.serving.server.champion_watch import ChampionWatch, Served
 from tasks.serving.server.measures import Measures
 from tasks.serving.server.schema import (
     LONGEST_HISTORY,
     LONGEST_ID,
+    MOST_CANDIDATES,
     MOST_ITEMS,
     Answers,
     Batch,
@@ -79,11 +81,21 @@ def create_app(watch: ChampionWatch) -> FastAPI:
         history: Annotated[list[_Id] | None, Query(max_length=LONGEST_HISTORY)] = None,
         k: Annotated[int, Query(ge=1, le=MOST_ITEMS)] = 10,
         exclude_seen: bool = True,
+        candidates: Annotated[list[_Id] | None, Query(max_length=MOST_CANDIDATES)] = None,
+        where: Annotated[
+            list[_Id] | None, Query(max_length=100, description="`attribute=value` of the items")
+        ] = None,
     ) -> Recommendations:
         """Without a user and a history, the most popular items."""
+        try:
+            conditions = parse_where(where or ())
+        except ValueError as error:
+            raise HTTPException(422, str(error)) from error
         request = Request(
             user_id=user_id,
             history=None if history is None else tuple(history),
+            candidates=None if candidates is None else tuple(candidates),
+            where={name: tuple(values) for name, values in conditions.items()} or None,
             k=k,
             exclude_seen=exclude_seen,
         )
@@ -93,7 +105,7 @@ def create_app(watch: ChampionWatch) -> FastAPI:
     def recommend_many(batch: Batch) -> Answers:
         """All answers come from the same model."""
         served = watch.served
-        return Answers(answers=tuple(_answer(served, one, measures) for one in batch.requests))
+        return Answers.of([_answer(served, one, measures) for one in batch.requests])
 
     @app.get("/items", summary="Items by a part of their title or by their ID")
     def find_items(
@@ -148,6 +160,8 @@ def _answer(served: Served, request: Request, measures: Measures) -> Recommendat
             history=request.history,
             attributes=request.attributes,  # type: ignore[arg-type]
             exclude_seen=request.exclude_seen,
+            candidates=request.candidates,
+            where=request.where,
         )
     except (ValueError, TypeError, OverflowError) as error:
         raise HTTPException(422, f"the request does not fit the model: {error}") from error
