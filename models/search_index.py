@@ -82,7 +82,8 @@ class SearchIndex:
             dim: Width of the vectors that it must have.
 
         Raises:
-            BundleError: The file is damaged, belongs to other vectors, or FAISS is not installed.
+            BundleError: The file is no index, belongs to other vectors, or FAISS is not installed.
+                Whether it was cut short has to be known before: a map of it cannot tell.
         """
         faiss = _faiss()
         try:

@@ -45,12 +45,16 @@ class Answer:
             comes from popularity.
         origin: What the answer was made from: the user's own data, the given history, or
             popularity.
+        indices: Corpus index of each item.
+        known_user: Whether the bundle knows the user.
         unknown_candidates: Candidates of the request that the corpus does not have.
     """
 
     items: list[RawId]
     scores: list[float]
     origin: Origin
+    indices: list[int]
+    known_user: bool
     unknown_candidates: int = 0
 
 
@@ -148,11 +152,14 @@ class RecommenderById:
             among=None if some is None else some.items,
         )
         found = indices[0] >= 0
+        chosen = indices[0][found].numpy()
         return Answer(
-            self.item_ids.take(pa.array(indices[0][found].numpy())).to_pylist(),
-            scores[0][found].tolist(),
-            "popularity" if bool(popular[0]) else "user" if history is None else "history",
-            0 if some is None else some.unknown,
+            items=self.item_ids.take(pa.array(chosen)).to_pylist(),
+            scores=scores[0][found].tolist(),
+            origin="popularity" if bool(popular[0]) else "user" if history is None else "history",
+            indices=chosen.tolist(),
+            known_user=row is not None,
+            unknown_candidates=0 if some is None else some.unknown,
         )
 
     def encode(

@@ -64,6 +64,7 @@ class DescribedRecommender:
         self.model = model
         self.name = name
         corpus = model.recommender.corpus
+        self._items_own = model.owns_row(ITEM_SOURCE, model.item_ids)
         self._counts = corpus.column("train_count")
         self._titles = corpus.column("title") if "title" in corpus.column_names else None
 
@@ -89,16 +90,12 @@ class DescribedRecommender:
             candidates=candidates,
             where=where,
         )
-        own = model.owns_row(ITEM_SOURCE, pa.array(answer.items, model.item_ids.type))
         user_owns = None if user_id is None else model.owns_row(USER_SOURCE, pa.array([user_id]))
-        places = enumerate(
-            zip(answer.items, model.items_of(answer.items), answer.scores, strict=True)
-        )
         given = list(history or ())
         return Recommendations(
             model=self.name,
             user_id=user_id,
-            known_user=user_id is not None and model.row_of(user_id) is not None,
+            known_user=answer.known_user,
             embedding=_embedding(user_owns, 0),
             origin=answer.origin,
             unknown_history=tuple(
@@ -111,9 +108,11 @@ class DescribedRecommender:
                     title=self.title(index),
                     score=score,
                     train_count=self._counts[index].as_py(),
-                    embedding=_embedding(own, place),
+                    embedding=_embedding(self._items_own, index),
                 )
-                for place, (item, index, score) in places
+                for item, index, score in zip(
+                    answer.items, answer.indices, answer.scores, strict=True
+                )
             ),
         )
 
