@@ -19,6 +19,7 @@ from models.errors import BundleError
 from models.jagged import Jagged
 
 _TRAINED_ON = 64  # items a list; FAISS warns below 39
+_ROUNDS = 10  # of the k-means
 _MORE = 1.2  # candidates over items wanted: their 8-bit scores may be in another order
 
 
@@ -47,13 +48,14 @@ class SearchIndex:
         """
         faiss = _faiss()
         items, dim = vectors.shape
-        lists = max(1, min(4 * round(items**0.5), items // 40))
+        lists = max(1, min(round(items**0.5), items // 40))
         coarse = faiss.IndexFlatIP(dim)
         index = faiss.IndexIVFScalarQuantizer(
             coarse, dim, lists, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
         )
         # Groups by distance, not by product: else the longest centre attracts everything.
         index.cp.spherical = False
+        index.cp.niter = _ROUNDS
         index.cp.seed = seed
         index.clustering_index = faiss.IndexFlatL2(dim)
         sample = torch.randperm(items, generator=torch.Generator().manual_seed(seed))

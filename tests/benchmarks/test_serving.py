@@ -17,6 +17,7 @@ from benchmarks.serving_world import DIM, Shape, World
 from models.bundle import Recommender
 from models.published_bundle import publish_bundle
 from models.serving_settings import ServingSettings
+from tasks.gate import same_answer
 from tasks.serving.fallback import top_k
 
 SMALL = Shape(items=3000, users=200, tastes=20)
@@ -57,7 +58,7 @@ def test_ten_thousand_users_are_answered_as_offline(tmp_path: Path) -> None:
     publish_bundle(trained, tmp_path / "served", ServingSettings())
     model = Recommender.load(trained)
     assert model.users is not None
-    known = top_k(model, model.inputs(model.users), 20)[0]
+    known, known_scores, _ = top_k(model, model.inputs(model.users), 20)
     ids = model.corpus["item_id"]
     rng = np.random.default_rng(8)
     histories = [rng.integers(0, 4000, 1 + n % 30).tolist() for n in range(1000)]
@@ -70,7 +71,7 @@ def test_ten_thousand_users_are_answered_as_offline(tmp_path: Path) -> None:
             "seen": lists,
         }
     )
-    new = top_k(model, model.inputs(unseen), 20)[0]
+    new, new_scores, _ = top_k(model, model.inputs(unseen), 20)
     asked = [{"user_id": int(user), "k": 20} for user in model.users["user_id"].to_pylist()]
     # Items that the model does not know say nothing.
     asked += [
@@ -86,13 +87,13 @@ def test_ten_thousand_users_are_answered_as_offline(tmp_path: Path) -> None:
                 json={"requests": asked[first : first + 250]},
                 timeout=60,
             ).json()
-            found += [[item["item_id"] for item in one["items"]] for one in answer["answers"]]
+            found += [one["items"] for one in answer["answers"]]
             assert answer["unknown_users"] == answer["unknown_items"]
     assert len(found) == len(wanted) == 10_000
-    different = [n for n, (a, b) in enumerate(zip(found, wanted, strict=True)) if a != b]
-    # Scores of a single user and of a block differ in their last bits: neighbours may swap.
-    assert all(set(found[n]) == set(wanted[n]) for n in different)
-    assert len(different) < 10
+    scores = torch.cat([known_scores, new_scores]).tolist()
+    for items, ids_wanted, scores_wanted in zip(found, wanted, scores, strict=True):
+        answered = [item["item_id"] for item in items], [item["score"] for item in items]
+        assert same_answer(*answered, ids_wanted, scores_wanted)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ import pytest
 import uvicorn
 
 from tasks.errors import ConfigError
+from tasks.gate import same_answer
 from tasks.promotion import POINTER, write_pointer
 from tasks.rollback import roll_back
 from tasks.run_spec import ModelReference
@@ -70,14 +71,18 @@ def _ids(answer: dict[str, Any]) -> list[str]:
     return [item["item_id"] for item in answer["items"]]
 
 
+def _scores(answer: dict[str, Any]) -> list[float]:
+    return [item["score"] for item in answer["items"]]
+
+
 @pytest.mark.parametrize("user", ["u00", "u07", "u21", "nobody"])
 def test_a_user_gets_what_the_model_says(
     client: httpx.Client, offline: RecommenderById, user: str
 ) -> None:
     wanted = offline.answer(user, 7)
     answer = client.get("/recommendations", params={"user_id": user, "k": 7}).json()
-    assert _ids(answer) == wanted.items
-    assert [item["score"] for item in answer["items"]] == pytest.approx(wanted.scores, abs=1e-5)
+    # Items that share all rows have one vector, and a product of it may end in another last bit.
+    assert same_answer(_ids(answer), _scores(answer), wanted.items, wanted.scores)
     assert answer["origin"] == wanted.origin
     assert answer["known_user"] == (user != "nobody")
 
@@ -96,7 +101,8 @@ def test_a_batch_answers_in_order(client: httpx.Client, offline: RecommenderById
         offline.answer("u03", 5, exclude_seen=False),
         offline.answer(),
     ]
-    assert [_ids(answer) for answer in answers] == [one.items for one in wanted]
+    for answer, one in zip(answers, wanted, strict=True):
+        assert same_answer(_ids(answer), _scores(answer), one.items, one.scores)
     assert answers[0]["unknown_history"] == ["no such item"]
     assert [answer["origin"] for answer in answers] == ["history", "user", "user", "popularity"]
 
@@ -106,7 +112,8 @@ def test_only_the_candidates_are_answered(client: httpx.Client, offline: Recomme
     wanted = offline.answer("u03", 9, candidates=chosen)
     asked = {"user_id": "u03", "k": 9, "candidates": chosen}
     answer = client.get("/recommendations", params=asked).json()
-    assert _ids(answer) == wanted.items
+    assert same_answer(_ids(answer), _scores(answer), wanted.items, wanted.scores)
+    assert set(_ids(answer)) == {"i05", "i17", "i02"}
     assert answer["unknown_candidates"] == 1
     posted = client.post("/recommendations", json={"requests": [asked]}).json()
     assert posted["answers"] == [answer]
