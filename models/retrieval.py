@@ -10,9 +10,19 @@ from torch import Tensor
 from models.jagged import Jagged
 from models.stored_rows import StoredRows
 
+_SCORES = 1 << 26
+"""Scores held at once."""
+_MADE_ROWS = 1 << 13
+_GROUP = 128
+"""Scores of which only the best is looked at first."""
+
 
 class Rows(Protocol):
     """Rows of numbers that are read in blocks."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether a run of rows is there as it is, and need not be computed."""
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -35,7 +45,7 @@ def top_k(
     seen: Jagged | None = None,
     *,
     user_block: int = 1024,
-    item_block: int = 1 << 16,
+    item_block: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The `k` items with the largest inner product for each user, by blocked matrix products.
 
@@ -47,7 +57,8 @@ def top_k(
         k: Items wanted for each user.
         seen: Items to leave out, one row for each user.
         user_block: Users scored at once.
-        item_block: Items scored at once; both bound the memory.
+        item_block: Items scored at once; both bound the memory. By default as many as the number
+            of users allows.
 
     Returns:
         Item indices int64 `[U, k]` and scores `[U, k]`, best first. Where fewer than `k` items
@@ -57,12 +68,14 @@ def top_k(
     scores = torch.full((len(user_vectors), k), -torch.inf, dtype=user_vectors.dtype)
     if len(item_vectors) == 0:
         return indices, scores
+    user_block = min(user_block, max(1, len(user_vectors)))
+    item_block = item_block or _SCORES // user_block
     for start in range(0, len(user_vectors), user_block):
         users = user_vectors[start : start + user_block]
         stop = start + len(users)
         hidden = None if seen is None else seen.slice(start, stop)
         found = [
-            _block_top_k(users, item_vectors[first : first + item_block], first, k, hidden)
+            _block_top_k(users, item_vectors, slice(first, first + item_block), k, hidden)
             for first in range(0, len(item_vectors), item_block)
         ]
         # Blocks are in the order of their items and sorted inside, so a stable sort keeps the
@@ -129,6 +142,8 @@ class _Some:
         self._rows = rows
         self._chosen = chosen
 
+    ready = False
+
     def __len__(self) -> int:
         return len(self._chosen)
 
@@ -176,17 +191,18 @@ def approximate_top_k(
 
 
 def _block_top_k(
-    users: Tensor, items: Tensor, first: int, k: int, seen: Jagged | None
+    users: Tensor, items: Tensor | Rows, block: slice, k: int, seen: Jagged | None
 ) -> tuple[Tensor, Tensor]:
     """Top `k` of one block of items, ordered by score, then index."""
-    scores = users @ items.T
+    scores = _scores(users, items, block)
+    first, width = block.start, scores.shape[1]
     if seen is not None:
         rows, columns = seen.row_ids(), seen.values - first
-        inside = (columns >= 0) & (columns < len(items))
+        inside = (columns >= 0) & (columns < width)
         scores[rows[inside], columns[inside]] = -torch.inf
-    k = min(k, len(items))
+    k = min(k, width)
     # One more than wanted shows whether items tie for the last place; topk picks any of them.
-    best, columns = torch.topk(scores, min(k + 1, len(items)), dim=1)
+    best, columns = _largest(scores, min(k + 1, width))
     if best.shape[1] > k:
         last = best[:, k - 1 : k]
         tied = (best[:, k:] == last)[:, 0] & (last > -torch.inf)[:, 0]
@@ -198,6 +214,50 @@ def _block_top_k(
     best = best.gather(1, by_index)
     best, by_score = torch.sort(best, dim=1, descending=True, stable=True)
     return columns.gather(1, by_score) + first, best
+
+
+def _scores(users: Tensor, items: Tensor | Rows, block: slice) -> Tensor:
+    """Scores of a block of items, `[U, B]`."""
+    if isinstance(items, Tensor) or items.ready:
+        return _products(users, items[block])
+    stop = min(block.stop, len(items))
+    scores = users.new_empty(len(users), stop - block.start)
+    # Rows that have to be computed first stay in the processor's cache until they are used.
+    for first in range(block.start, stop, _MADE_ROWS):
+        part = slice(first, min(first + _MADE_ROWS, stop))
+        scores[:, part.start - block.start : part.stop - block.start] = _products(
+            users, items[part]
+        )
+    return scores
+
+
+def _products(users: Tensor, items: Tensor) -> Tensor:
+    """Products of all users with all items, `[U, B]`."""
+    if len(users) == 1 and users.device.type == "cpu":
+        # One user's is a product with a vector, for which NumPy's BLAS takes half of MKL's time.
+        return torch.from_numpy(items.numpy() @ users[0].numpy())[None]
+    return users @ items.T
+
+
+def _largest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The `k` largest scores of each row and their columns, in no certain order among equals.
+
+    Each of the k-th best group maxima stands for a score at least as large, so what is larger lies
+    in the groups with the best maxima: a pass over all scores, and a selection among few.
+    """
+    width = scores.shape[1]
+    groups = width // _GROUP
+    if groups < 2 * k:
+        best, columns = torch.topk(scores, k, dim=1)
+        return best, columns
+    whole = groups * _GROUP
+    highest = scores[:, :whole].view(len(scores), groups, _GROUP).amax(2)
+    chosen = torch.topk(highest, k, dim=1, sorted=False).indices
+    columns = chosen[:, :, None] * _GROUP + torch.arange(_GROUP, device=scores.device)
+    rest = torch.arange(whole, width, device=scores.device).expand(len(scores), -1)
+    columns = torch.cat([columns.flatten(1), rest], dim=1)
+    best, places = torch.topk(scores.gather(1, columns), k, dim=1)
+    return best, columns.gather(1, places)
 
 
 def _first_of_the_tied(scores: Tensor, last: Tensor, k: int) -> Tensor:

@@ -45,8 +45,9 @@ class StoredRows:
         Args:
             rows: float32 `[N, D]`.
             precision: Which one.
-            exact: So many columns at the end are kept as they are.
+            exact: So many columns at the end are kept in fp32.
         """
+        exact = 0 if precision == "fp32" else exact
         dim = rows.shape[1] - exact
         kept = rows[:, dim:].contiguous() if exact else None
         rows = rows[:, :dim].contiguous()
@@ -66,6 +67,11 @@ class StoredRows:
     def __getitem__(self, rows: slice) -> Tensor:
         """A run of rows, float32 `[M, D]`."""
         return self._numbers(self.stored[rows], None if self.exact is None else self.exact[rows])
+
+    @property
+    def ready(self) -> bool:
+        """Whether a run of rows is there as it is, and need not be computed."""
+        return self.precision == "fp32"
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from fastapi import FastAPI, HTTPException, Query, Response
 from fastapi import Request as HttpRequest
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel
 
 from tasks.serving.by_id import attributes_of
 from tasks.serving.described import Recommendations
@@ -75,7 +76,11 @@ def create_app(watch: ChampionWatch) -> FastAPI:
             outcome.status = response.status_code
         return response
 
-    @app.get("/recommendations", summary="Items for one user or one history")
+    @app.get(
+        "/recommendations",
+        summary="Items for one user or one history",
+        response_model=Recommendations,
+    )
     def recommend_one(
         user_id: _Id | None = None,
         history: Annotated[list[_Id] | None, Query(max_length=LONGEST_HISTORY)] = None,
@@ -85,7 +90,7 @@ def create_app(watch: ChampionWatch) -> FastAPI:
         where: Annotated[
             list[_Id] | None, Query(max_length=100, description="`attribute=value` of the items")
         ] = None,
-    ) -> Recommendations:
+    ) -> Response:
         """Without a user and a history, the most popular items."""
         try:
             conditions = parse_where(where or ())
@@ -99,13 +104,13 @@ def create_app(watch: ChampionWatch) -> FastAPI:
             k=k,
             exclude_seen=exclude_seen,
         )
-        return _answer(watch.served, request, measures)
+        return _as_json(_answer(watch.served, request, measures))
 
-    @app.post("/recommendations", summary="Items for many users at once")
-    def recommend_many(batch: Batch) -> Answers:
+    @app.post("/recommendations", summary="Items for many users at once", response_model=Answers)
+    def recommend_many(batch: Batch) -> Response:
         """All answers come from the same model."""
         served = watch.served
-        return Answers.of([_answer(served, one, measures) for one in batch.requests])
+        return _as_json(Answers.of([_answer(served, one, measures) for one in batch.requests]))
 
     @app.get("/items", summary="Items by a part of their title or by their ID")
     def find_items(
@@ -143,6 +148,11 @@ def create_app(watch: ChampionWatch) -> FastAPI:
         return files("tasks.serving.server").joinpath("page.html").read_text()
 
     return app
+
+
+def _as_json(answer: BaseModel) -> Response:
+    """An answer as it is: FastAPI would check every item of it again."""
+    return Response(answer.model_dump_json(), media_type="application/json")
 
 
 def _answer(served: Served, request: Request, measures: Measures) -> Recommendations:
