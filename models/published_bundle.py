@@ -10,7 +10,7 @@ import os
 import shutil
 from pathlib import Path
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from models import retrieval
@@ -153,8 +153,8 @@ def _refuse(share: float, bound: float, what: str) -> None:
 def _sample(full: Recommender, count: int) -> UserInputs:
     """Users spread evenly over those that the bundle knows."""
     assert full.users is not None
-    rows = torch.linspace(0, len(full.users) - 1, min(count, len(full.users))).long().unique()
-    return full.inputs(full.users.take(rows.numpy()))
+    rows = np.linspace(0, len(full.users) - 1, min(count, len(full.users))).astype(np.int64)
+    return full.inputs(full.users.take(rows))
 
 
 def _distance(exact: StoredRows, near: StoredRows, block: int = 1 << 16) -> float:

@@ -115,9 +115,7 @@ def _export(model: Recommender, side: Side, path: Path) -> dict[str, float]:
 
 def _sample_codes(model: Recommender, side: Side) -> TowerInputs:
     if side == "item":
-        items = min(_SAMPLE, model.num_items)
-        rows = torch.linspace(0, model.num_items - 1, items).long().unique()
-        return model.encoder.item_codes(rows)
+        return model.encoder.item_codes(torch.arange(min(_SAMPLE, model.num_items)))
     assert model.users is not None
     return model.encoder.user_codes(model.inputs(model.users.slice(0, _SAMPLE)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -72,6 +73,7 @@ def test_ten_thousand_users_are_answered_as_offline(tmp_path: Path) -> None:
         }
     )
     new, new_scores, _ = top_k(model, model.inputs(unseen), 20)
+    asked: list[dict[str, Any]]
     asked = [{"user_id": int(user), "k": 20} for user in model.users["user_id"].to_pylist()]
     # Items that the model does not know say nothing.
     asked += [

@@ -28,12 +28,19 @@ from tasks.serving.server.schema import (
     Batch,
     Health,
     Item,
+    Refused,
     Request,
 )
 
 LARGEST_BODY = 4 << 20
 
 _Id = Annotated[str, Query(max_length=LONGEST_ID)]
+_Condition = Annotated[str, Query(max_length=LONGEST_ID, pattern="^[^=]+=")]
+_REFUSED = (
+    (411, "A body without its length"),
+    (413, "A body that is too long"),
+    (422, "A request that is wrong, or does not fit the model"),
+)
 
 
 def create_app(watch: ChampionWatch) -> FastAPI:
@@ -56,6 +63,7 @@ def create_app(watch: ChampionWatch) -> FastAPI:
         summary="Recommendations of the champion.",
         description="Unknown users are served from their history, and without one from popularity.",
         lifespan=following,
+        responses={status: {"model": Refused, "description": why} for status, why in _REFUSED},
     )
 
     @app.middleware("http")
@@ -88,14 +96,12 @@ def create_app(watch: ChampionWatch) -> FastAPI:
         exclude_seen: bool = True,
         candidates: Annotated[list[_Id] | None, Query(max_length=MOST_CANDIDATES)] = None,
         where: Annotated[
-            list[_Id] | None, Query(max_length=100, description="`attribute=value` of the items")
+            list[_Condition] | None,
+            Query(max_length=100, description="`attribute=value` of the items"),
         ] = None,
     ) -> Response:
         """Without a user and a history, the most popular items."""
-        try:
-            conditions = parse_where(where or ())
-        except ValueError as error:
-            raise HTTPException(422, str(error)) from error
+        conditions = parse_where(where or ())
         request = Request(
             user_id=user_id,
             history=None if history is None else tuple(history),

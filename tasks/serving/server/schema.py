@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -51,6 +51,14 @@ class Batch(_Body):
     """Several requests at once."""
 
     requests: tuple[Request, ...] = Field(min_length=1, max_length=MOST_REQUESTS)
+
+
+class Refused(BaseModel):
+    """Why a request got no answer."""
+
+    detail: str | list[dict[str, Any]] = Field(
+        description="A sentence, or what is wrong with each field."
+    )
 
 
 class Answers(_Body):

@@ -110,7 +110,7 @@ def test_a_batch_answers_in_order(client: httpx.Client, offline: RecommenderById
 def test_only_the_candidates_are_answered(client: httpx.Client, offline: RecommenderById) -> None:
     chosen = ["i05", "i17", "?", "i02"]
     wanted = offline.answer("u03", 9, candidates=chosen)
-    asked = {"user_id": "u03", "k": 9, "candidates": chosen}
+    asked: dict[str, Any] = {"user_id": "u03", "k": 9, "candidates": chosen}
     answer = client.get("/recommendations", params=asked).json()
     assert same_answer(_ids(answer), _scores(answer), wanted.items, wanted.scores)
     assert set(_ids(answer)) == {"i05", "i17", "i02"}
@@ -135,14 +135,14 @@ def test_an_attribute_filters_by_text_and_by_json(category_day: CategoryDay) -> 
     model = ModelReference(version="1", run_id=spec.run_id, day=spec.day, bundle=bundle.path)
     write_pointer(spec.config, model, bundle)
     with _serving(ChampionWatch(spec.config, 60.0)) as client:
-        asked = {"user_id": "u03", "k": 50}
+        asked: dict[str, Any] = {"user_id": "u03", "k": 50}
         where = ["colour=red", "colour=blue"]
         found = client.get("/recommendations", params={**asked, "where": where}).json()
         colours = {category_day.colour[item] for item in _ids(found)}
         assert colours == {"red", "blue"}
         body = {"requests": [{**asked, "where": {"colour": ["red", "blue"]}}]}
         assert client.post("/recommendations", json=body).json()["answers"] == [found]
-        for wrong, message in (("colour", "attribute=value"), ("size=1", "no attribute 'size'")):
+        for wrong, message in (("colour", "pattern"), ("size=1", "no attribute 'size'")):
             answer = client.get("/recommendations", params={"where": wrong})
             assert answer.status_code == 422
             assert message in answer.text
