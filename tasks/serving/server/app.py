@@ -37,6 +37,7 @@ LARGEST_BODY = 4 << 20
 _Id = Annotated[str, Query(max_length=LONGEST_ID)]
 _Condition = Annotated[str, Query(max_length=LONGEST_ID, pattern="^[^=]+=")]
 _REFUSED = (
+    (400, "A body that is no text"),
     (411, "A body without its length"),
     (413, "A body that is too long"),
     (422, "A request that is wrong, or does not fit the model"),

@@ -39,10 +39,16 @@ def test_every_answer_is_described(two_days: TwoDays) -> None:
             if mode.is_negative and not operation.query and not operation.body:
                 continue  # there is nothing to ask wrongly
 
-            # By hand, since the plugin for pytest lags behind pytest's own versions.
-            @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-            @given(case=operation.as_strategy(generation_mode=mode))
-            def ask(case: Any) -> None:
-                case.call_and_validate(excluded_checks=excluded)
+            _ask(operation, mode, excluded)
 
-            ask()
+
+def _ask(operation: Any, mode: Any, excluded: list[Any]) -> None:
+    """Sends requests of an operation, and checks what comes back."""
+
+    # By hand, since the plugin for pytest lags behind pytest's own versions.
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def ask(case: Any) -> None:
+        case.call_and_validate(excluded_checks=excluded)
+
+    ask()
