@@ -62,7 +62,8 @@ def compile_command(uv: Path, flavour: str, pip_settings: str) -> list[str]:
     command = [
         str(uv), "pip", "compile", "--quiet", "--no-header", "--annotation-style", "line",
         "--python-version", ".".join(map(str, PYTHON_VERSION)), "--python-platform", PLATFORM,
-        "--extra", flavour, "--extra", "sketch", "--extra", "benchmarks", "--extra", "dev",
+        "--extra", flavour, "--extra", "sketch", "--extra", "serving", "--extra", "onnx",
+        "--extra", "benchmarks", "--extra", "dev",
     ]  # fmt: skip
     if flavour == "cpu":
         command += ["--override", "environment/overrides-cpu.txt"]

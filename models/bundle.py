@@ -23,10 +23,14 @@ from models import popularity, retrieval
 from models.batch import UserInputs, integers
 from models.config import Settings
 from models.corpus import FULL_USER_TABLE, Corpus
-from models.encoder import Encoder
+from models.encoder import Encoder, TowerInputs
 from models.errors import BundleError, ExamplesError
+from models.jagged import Jagged
 from models.prior import with_constant, with_prior
+from models.search_index import SearchIndex
+from models.serving_settings import Precision
 from models.storage import locate, read_parquet
+from models.stored_rows import StoredRows
 from models.weights import (
     Part,
     TrainedModel,
@@ -42,9 +46,33 @@ BUNDLE = "bundle.json"
 CORPUS = "corpus.parquet"
 USERS = "users.parquet"
 ITEM_VECTORS = "item_vectors.safetensors"
+INDEX = "items.faiss"
 _USER_BLOCK = 4096
 
 Kind = Literal["two_tower", "traditional", "popularity"]
+
+
+class ServedNumbers(Settings):
+    """How a published bundle keeps its numbers, and what that costs."""
+
+    tables: Precision
+    """Numbers of the embedding tables."""
+    item_vectors: Precision
+    """Numbers of the item vectors."""
+    probes: int | None
+    """Lists of the index that a search looks into; None without an index."""
+    users: int
+    """Users on whom the rest was measured."""
+    k: int
+    """Items that were compared for each of them."""
+    user_vector_error: float
+    """Largest distance of a user's vector from that of full precision."""
+    item_vector_error: float
+    """The same of an item's."""
+    overlap: float
+    """Share of the best items by full precision that the exact search still finds."""
+    recall: float | None
+    """Share of the exact search's items that the index finds; None without an index."""
 
 
 class Bundle(Settings):
@@ -60,6 +88,8 @@ class Bundle(Settings):
     """How IDs without a row get codes, by table: rows, hashes, tail buckets, seed."""
     info: dict[str, Any] = Field(default_factory=dict)
     """Where the model comes from: day, run, versions."""
+    served: ServedNumbers | None = None
+    """How the numbers of a published bundle are kept; None for the trained ones."""
     parts: dict[str, Part]
     """Every other file of the bundle."""
 
@@ -130,10 +160,15 @@ def write_bundle(
         info=dict(info or {}),
         parts={name: part_of(target / name) for name in names},
     )
-    marker = target / f"{BUNDLE}.partial"
-    marker.write_text(bundle.model_dump_json(indent=1), encoding="utf-8")
-    marker.replace(target / BUNDLE)
+    write_marker(target, bundle)
     return bundle
+
+
+def write_marker(folder: Path, bundle: Bundle) -> None:
+    """Writes `bundle.json`, which makes a folder with all parts a bundle."""
+    marker = folder / f"{BUNDLE}.partial"
+    marker.write_text(bundle.model_dump_json(indent=1), encoding="utf-8")
+    marker.replace(folder / BUNDLE)
 
 
 def read_bundle(folder: str | Path, *, verify: bool = True) -> Bundle:
@@ -141,7 +176,7 @@ def read_bundle(folder: str | Path, *, verify: bool = True) -> Bundle:
 
     Args:
         folder: Local folder of the bundle.
-        verify: Whether every file's digest is checked.
+        verify: Whether every file's digest is checked; else its size.
 
     Raises:
         BundleError: The bundle is incomplete, damaged or mixed from several models.
@@ -153,8 +188,8 @@ def read_bundle(folder: str | Path, *, verify: bool = True) -> Bundle:
         bundle = Bundle.model_validate_json(path.read_text(encoding="utf-8"))
     except (ValidationError, UnicodeDecodeError) as error:
         raise BundleError(f"{path} is damaged: {error}") from error
-    if verify:
-        verify_parts(Path(folder), bundle.parts)
+    # A memory map of a file that was cut short kills the process that reads its end.
+    verify_parts(Path(folder), bundle.parts, digests=verify)
     return bundle
 
 
@@ -169,16 +204,19 @@ class Recommender:
     def __init__(self, folder: Path, bundle: Bundle) -> None:
         self.folder = folder
         self.bundle = bundle
-        self.item_vectors: Tensor = load_file(folder / ITEM_VECTORS)["vectors"]
-        if len(self.item_vectors) != bundle.num_items:
-            raise BundleError(
-                f"{folder / ITEM_VECTORS} has {len(self.item_vectors)} vectors for "
-                f"{bundle.num_items} items"
-            )
+        self.vectors = _read_vectors(folder, bundle)
+        """The item vectors, as they are stored."""
+        self.index: SearchIndex | None = None
+        """What proposes items instead of the search through all of them."""
         if bundle.trained is not None:
-            self._towers = load_towers(folder, bundle.trained)
-            self._tables = load_tables(folder, bundle.trained)
-            _, self._encoder = _corpus_and_encoder(folder, bundle.trained)
+            self.towers = load_towers(folder, bundle.trained)
+            self.tables = _read_tables(folder, bundle)
+            _, self.encoder = _corpus_and_encoder(folder, bundle.trained)
+        if bundle.served is not None and bundle.served.probes is not None:
+            items, dim = self.vectors.shape
+            self.index = SearchIndex.load(
+                folder / INDEX, probes=bundle.served.probes, items=items, dim=dim
+            )
 
     @classmethod
     def load(cls, folder: str | Path, *, verify: bool = True) -> Recommender:
@@ -203,6 +241,11 @@ class Recommender:
         """Items in the corpus."""
         return self.bundle.num_items
 
+    @property
+    def item_vectors(self) -> Tensor:
+        """Vectors of all items, float32 `[I, D]`."""
+        return self.vectors[:]
+
     @cached_property
     def corpus(self) -> pa.Table:
         """The corpus: `item_id`, `title`, `train_count` and codes; the row number is the index."""
@@ -213,6 +256,11 @@ class Recommender:
         """The train users with their features, history and seen items, if the bundle has them."""
         path = self.folder / USERS
         return read_parquet(str(path)) if USERS in self.bundle.parts else None
+
+    @cached_property
+    def train_count(self) -> Tensor:
+        """Train interactions of each item, int64 `[I]`."""
+        return integers(self.corpus, "train_count")
 
     def inputs(self, table: pa.Table) -> UserInputs:
         """Users of a table with the columns of the `users` or `test` examples.
@@ -232,30 +280,65 @@ class Recommender:
         """Vectors of users, float32 `[U, D]`."""
         if self.bundle.trained is None:
             return popularity.user_vectors(len(users))
-        blocks = [
-            self._towers.user_vectors(
-                self._tables, self._encoder.user_codes(users.slice(first, first + _USER_BLOCK))
-            )
-            for first in range(0, len(users), _USER_BLOCK)
-        ]
+        blocks = []
+        for first in range(0, len(users), _USER_BLOCK):
+            block = users.slice(first, first + _USER_BLOCK)
+            rows, codes = self._touched(self.encoder.user_codes(block))
+            blocks.append(self.towers.user_vectors(rows, codes))
         if not blocks:
-            return torch.zeros(0, self.item_vectors.shape[1])
+            return torch.zeros(0, self.vectors.shape[1])
         return with_constant(torch.cat(blocks), self.bundle.trained.model)
 
-    def top_k(self, users: UserInputs, k: int, exclude_seen: bool = True) -> tuple[Tensor, Tensor]:
-        """The `k` best items of each user over the whole corpus.
+    def top_k(
+        self,
+        users: UserInputs,
+        k: int,
+        exclude_seen: bool = True,
+        *,
+        among: Tensor | None = None,
+        exact: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """The `k` best items of each user.
 
         Args:
             users: The users, U of them.
             k: Items wanted.
             exclude_seen: Whether `users.seen` is left out.
+            among: Corpus indices, ascending, of the items that count, int64 `[N]`; all by
+                default. They are always searched exactly.
+            exact: Whether every item is scored where there is an index, too.
 
         Returns:
             Corpus indices int64 `[U, k]` and scores float32 `[U, k]`, best first; -1 and -inf
             where fewer than `k` items are left.
         """
         seen = users.seen if exclude_seen else None
-        return retrieval.top_k(self.user_vectors(users), self.item_vectors, k, seen)
+        vectors = self.user_vectors(users)
+        if among is not None:
+            return retrieval.among(vectors, self.vectors, among, k, seen)
+        if self.index is None or exact:
+            return retrieval.top_k(vectors, self.vectors, k, seen)
+        return retrieval.approximate_top_k(vectors, self.vectors, k, self.index, seen)
+
+    def _touched(self, codes: TowerInputs) -> tuple[dict[str, Tensor], TowerInputs]:
+        """Rows of the tables that some users' codes name, and the codes as places in them.
+
+        A tower does work for each row that it is given; a user touches a few dozen.
+        """
+        assert self.bundle.trained is not None
+        tables = {f.name: f.table for f in self.bundle.trained.model.user.coded}
+        rows: dict[str, Tensor] = {}
+        places: dict[str, Jagged] = {}
+        for table in set(tables.values()):
+            names = [name for name, of in tables.items() if of == table]
+            values = torch.cat([codes[name].values for name in names])
+            distinct, place = torch.unique(values, return_inverse=True)
+            rows[table] = self.tables[table].select(distinct)
+            for name, part in zip(
+                names, place.split([codes[name].values.numel() for name in names]), strict=True
+            ):
+                places[name] = Jagged(part, codes[name].offsets)
+        return rows, TowerInputs(places, codes.numbers)
 
     def _check(self, users: UserInputs) -> None:
         """Refuses codes and items that would silently read a wrong row."""
@@ -279,6 +362,37 @@ class Recommender:
                 )
         if users.user.numel() and int(users.user.max()) >= trained.num_users:
             raise ValueError(f"column 'user' has a value of {trained.num_users} or more")
+
+
+def _read_vectors(folder: Path, bundle: Bundle) -> StoredRows:
+    path = folder / ITEM_VECTORS
+    if bundle.served is not None:
+        assert bundle.trained is not None
+        dim = bundle.trained.model.dim + (bundle.trained.model.prior is not None)
+        return StoredRows.load(path, bundle.served.item_vectors, bundle.num_items, dim)
+    vectors = load_file(path)["vectors"]
+    if len(vectors) != bundle.num_items:
+        raise BundleError(f"{path} has {len(vectors)} vectors for {bundle.num_items} items")
+    return StoredRows.of(vectors)
+
+
+def _read_tables(folder: Path, bundle: Bundle) -> dict[str, StoredRows]:
+    trained, served = bundle.trained, bundle.served
+    assert trained is not None
+    if served is None:
+        tables = load_tables(folder, trained)
+        return {name: StoredRows.of(table) for name, table in tables.items()}
+    return {
+        name: StoredRows.load(
+            folder / table_file(name), served.tables, trained.table_rows[name], settings.dim
+        )
+        for name, settings in trained.tables.items()
+    }
+
+
+def table_file(name: str) -> str:
+    """Where a bundle keeps an embedding table."""
+    return f"tables/{name}.safetensors"
 
 
 def _item_vectors(folder: Path, trained: TrainedModel | None) -> Tensor:

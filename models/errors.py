@@ -11,6 +11,10 @@ class BundleError(ModelError):
     """A model bundle is incomplete, damaged or mixed from several models."""
 
 
+class QualityError(ModelError):
+    """A bundle would serve worse answers than its settings allow."""
+
+
 class CheckpointError(ModelError):
     """A checkpoint does not belong to this job, or cannot be loaded on these ranks."""
 

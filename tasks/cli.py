@@ -20,12 +20,13 @@ from tasks.demo_command import demo_command
 from tasks.demo_data.command import demo_data_command
 from tasks.errors import TailtowerError
 from tasks.explain_command import explain_id_command
-from tasks.export_command import export_items_command
+from tasks.export_command import export_items_command, export_towers_command
 from tasks.ingest.command import ingest_command
 from tasks.local_stack.commands import down_command, status_command, up_command
 from tasks.plan_command import plan_command
 from tasks.profile_command import profile_command
 from tasks.progress import console, quiet_libraries
+from tasks.recommend_all_command import recommend_all_command
 from tasks.recommend_command import recommend_command
 from tasks.rollback_command import rollback_command
 from tasks.run_command import run_command, step_command
@@ -45,8 +46,10 @@ app.command("compare", rich_help_panel="Runs")(compare_command)
 app.command("answer", rich_help_panel="Runs")(answer_command)
 app.command("rollback", rich_help_panel="Runs")(rollback_command)
 app.command("recommend", rich_help_panel="Runs")(recommend_command)
+app.command("recommend-all", rich_help_panel="Runs")(recommend_all_command)
 app.command("serve", rich_help_panel="Runs")(serve_command)
 app.command("export-items", rich_help_panel="Runs")(export_items_command)
+app.command("export-towers", rich_help_panel="Runs")(export_towers_command)
 app.command("profile", rich_help_panel="Runs")(profile_command)
 app.command("plan", rich_help_panel="Runs")(plan_command)
 app.command("ingest", rich_help_panel="Data")(ingest_command)

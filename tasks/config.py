@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from pydantic import ByteSize, Field, model_validator
 
 from models.config import EmbeddingTableSettings, ModelSettings, Settings, TrainingSettings
+from models.serving_settings import ServingSettings
 from tasks.launch_settings import ClusterSettings, LaunchSettings, spread_over_ranks
 
 
@@ -273,6 +274,8 @@ class PipelineConfig(Settings):
     """How models are measured."""
     gate: GateSettings = GateSettings()
     """When a candidate becomes champion."""
+    serving: ServingSettings = ServingSettings()
+    """What `publish` makes of the champion for the servers."""
 
     @model_validator(mode="before")
     @classmethod

@@ -1,4 +1,4 @@
-"""`tailtower export-items`: the champion's item vectors for a search index of one's own."""
+"""`tailtower export-items` and `export-towers`: the champion for programs of one's own."""
 
 from __future__ import annotations
 
@@ -32,3 +32,21 @@ def export_items_command(
     (file,) = published.tables()
     facts = {"file": f"{Lake(loaded.lake).url}/{file}", **published.manifest.meta}
     print(json.dumps({"facts": facts}))
+
+
+def export_towers_command(
+    config: ConfigOption = DEFAULT_CONFIG,
+    settings: SetOption = None,
+) -> None:
+    """Write the champion's towers as ONNX, under `serving/towers/` of the lake.
+
+    Needs the extra `onnx`. Each file names the providers of ONNX Runtime for TensorRT, CUDA and
+    CPUs. The last line on standard output says where, and how far they are from training, as JSON.
+    """
+    from tasks.export_towers import export_towers
+    from tasks.lake import Lake
+
+    loaded = load_config(config, settings or ())
+    published = export_towers(loaded)
+    files = [f"{Lake(loaded.lake).url}/{path}" for path in published.files()]
+    print(json.dumps({"facts": {"files": files, **published.manifest.meta}}))

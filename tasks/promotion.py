@@ -9,6 +9,7 @@ from tasks import tracking
 from tasks.config import PipelineConfig
 from tasks.lake import Lake, Published
 from tasks.run_spec import ModelReference
+from tasks.serving.bundles import find_served
 from tasks.tracking import registry
 
 POINTER = "models/champion.json"
@@ -35,7 +36,9 @@ def is_champion(config: PipelineConfig, version: str) -> bool:
 
 
 def write_pointer(config: PipelineConfig, model: ModelReference, bundle: Published) -> None:
-    """Says in the lake that a model's bundle is served."""
+    """Says in the lake that a model's bundle is served, and by which published form of it."""
+    lake = Lake(config.lake)
+    served = find_served(lake, model.run_id, bundle)
     pointer = {
         "model": config.tracking.model_name,
         "version": model.version,
@@ -44,9 +47,11 @@ def write_pointer(config: PipelineConfig, model: ModelReference, bundle: Publish
         "bundle": bundle.file("bundle.json").rsplit("/", 1)[0],
         "output": bundle.path,
         "digest": bundle.digest,
+        "served": None if served is None else served.path,
+        "served_digest": None if served is None else served.digest,
         "files": {entry.path.split("/", 1)[-1]: entry.digest for entry in bundle.manifest.files},
     }
-    Lake(config.lake).write_text(POINTER, json.dumps(pointer, indent=1))
+    lake.write_text(POINTER, json.dumps(pointer, indent=1))
 
 
 def read_pointer(lake: Lake) -> dict[str, Any] | None:

@@ -6,16 +6,18 @@ import time
 from pathlib import Path
 from typing import Any
 
+from models.errors import QualityError
 from tasks import tracking
 from tasks.compare import comparison_links
-from tasks.errors import LakeError
+from tasks.errors import ConfigError, LakeError
 from tasks.evaluation.per_user import rows_of
 from tasks.evaluation.stored import SAMPLES, read_comparison
 from tasks.gate import same_answer
+from tasks.lake import Output, Published
 from tasks.progress import log
 from tasks.promotion import POINTER, is_champion, write_pointer
 from tasks.run_spec import ModelReference, RunSpec, StepResult
-from tasks.serving.bundles import trained_model
+from tasks.serving.bundles import bundle_folder, find_served, served_path, trained_model
 from tasks.tracking import registry
 from tasks.tracking.all_days import record_day
 from tasks.tracking.runs import get_run, parent_of
@@ -26,12 +28,14 @@ _OF_TRAINING = ("train/examples_per_second", "train/peak_memory_mib", "train/mem
 
 
 def run(spec: RunSpec) -> StepResult:
-    """Writes the pointer to the champion's bundle when this run's model was promoted.
+    """Writes the bundle that is served, and the pointer to it, when this run's model was promoted.
 
     Returns:
-        Facts `promoted`, `decision`, `run_id`, `version`, `day`; `pointer` when promoted.
+        Facts `promoted`, `decision`, `run_id`, `version`, `day`; when promoted `pointer`, and
+        `served`: bytes, and what they cost in quality.
 
     Raises:
+        ConfigError: The served numbers, or the index, would lose more than `serving` allows.
         LakeError: The registered model does not answer as the evaluated one did.
         TrackingError: MLflow cannot be reached.
     """
@@ -52,6 +56,7 @@ def run(spec: RunSpec) -> StepResult:
             model = ModelReference(
                 version=version, run_id=spec.run_id, day=spec.day, bundle=candidate.path
             )
+            facts["served"] = _facts_of(_publish_bundle(spec, candidate))
             write_pointer(spec.config, model, candidate)
             facts["pointer"] = POINTER
         else:
@@ -62,6 +67,58 @@ def run(spec: RunSpec) -> StepResult:
     record_day(spec.config, spec.day, _charted(spec, promoted=decided["promoted"]))
     tracking.finish_run(spec.config, parent_of(spec))
     return StepResult.of("publish", {}, **facts)
+
+
+def _publish_bundle(spec: RunSpec, candidate: Published) -> Published:
+    """The bundle that servers open; one that was made before is found."""
+    from models.published_bundle import publish_bundle
+
+    lake, settings = spec.lake(), spec.config.serving
+    as_json = settings.model_dump(mode="json")
+    found = find_served(lake, spec.run_id, candidate)
+    if found is not None and found.manifest.settings == as_json:
+        return found
+    started = time.monotonic()
+
+    def write(output: Output) -> None:
+        try:
+            bundle = publish_bundle(
+                bundle_folder(lake, candidate), lake.local_path(output.path), settings
+            )
+        except QualityError as error:
+            raise ConfigError(
+                f"the champion would be served too badly: {error}",
+                where="serving",
+                fix="give more bits to serving.tables or serving.item_vectors, search exactly with "
+                "serving.index: exact, or accept the loss with a lower bound",
+            ) from error
+        assert bundle.served is not None
+        output.meta.update(bundle.served.model_dump(mode="json"))
+
+    published = lake.publish(
+        served_path(spec.run_id),
+        write,
+        dataset="serving",
+        day=spec.day,
+        inputs={"bundle": candidate.digest},
+        settings=as_json,
+    )
+    facts = _facts_of(published)
+    log("publish.bundle", **facts, seconds=round(time.monotonic() - started, 1))
+    numbers = {
+        f"serving/{name}": float(v) for name, v in facts.items() if isinstance(v, int | float)
+    }
+    tracking.log_values(spec.config, parent_of(spec), metrics=numbers)
+    return published
+
+
+def _facts_of(published: Published) -> dict[str, Any]:
+    """Size of a published bundle, and what its numbers and its index cost."""
+    size = sum(entry.bytes for entry in published.manifest.files)
+    cost = published.manifest.meta
+    return {"bytes": size} | {
+        name: round(value, 6) if isinstance(value, float) else value for name, value in cost.items()
+    }
 
 
 def _charted(spec: RunSpec, *, promoted: bool) -> dict[str, float]:

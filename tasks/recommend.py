@@ -15,7 +15,7 @@ from tasks.errors import ConfigError
 from tasks.evaluation.stored_runs import find_model
 from tasks.lake import Lake
 from tasks.promotion import POINTER, read_pointer
-from tasks.serving.bundles import bundle_folder, champion_folder, trained_model
+from tasks.serving.bundles import bundle_folder, champion_folder, served_bundle, trained_model
 from tasks.serving.by_id import RecommenderById
 from tasks.serving.described import DescribedRecommender, Recommendations
 
@@ -111,5 +111,5 @@ def _model(config: PipelineConfig, run: str | None) -> Iterator[tuple[Path, str]
             where=f"{lake.url}/{POINTER}",
             fix="train one with `tailtower run`, or name a run with --run",
         )
-    folder = bundle_folder(lake, lake.open_published(pointer["output"]))
+    folder = bundle_folder(lake, served_bundle(lake, pointer))
     yield folder, f"champion, version {pointer['version']} of {pointer['day']}"

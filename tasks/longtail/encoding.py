@@ -61,11 +61,12 @@ class Encoder:
         if policy.hashes > 1:
             codes = np.zeros((len(ids), policy.hashes), dtype=np.int32)
             codes[:, 0] = own
-        placed = tail_buckets(
-            ids[in_tail], buckets=policy.tail_buckets, hashes=policy.hashes, seed=policy.seed
-        )
-        for number, bucket in enumerate(placed):
-            codes[in_tail, number] = bucket.fill_null(0).to_numpy()
+        if in_tail.size:
+            placed = tail_buckets(
+                ids[in_tail], buckets=policy.tail_buckets, hashes=policy.hashes, seed=policy.seed
+            )
+            for number, bucket in enumerate(placed):
+                codes[in_tail, number] = bucket.fill_null(0).to_numpy()
         if not (codes.min() >= 0 and codes.max() < self.vocabulary.rows):
             raise LakeError(
                 f"a code of table '{self._name}' lies outside its {self.vocabulary.rows} rows",

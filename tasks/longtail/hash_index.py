@@ -134,9 +134,10 @@ def numbered(ids: pl.Series) -> tuple[pl.Series, Int32s]:
 
 def _bits(ids: pl.Series) -> UInt64s:
     """64 bits of each ID, anything for a null: an integer's own, a text's hash."""
-    if ids.dtype.is_integer():
-        return ids.fill_null(0).to_numpy().view(np.uint64)
-    return hash_ids(ids, PARTITION_SEED).fill_null(0).to_numpy()
+    hashed = ids if ids.dtype.is_integer() else hash_ids(ids, PARTITION_SEED)
+    if hashed.null_count():  # a call of Polars costs more than a few IDs do
+        hashed = hashed.fill_null(0)
+    return hashed.to_numpy().view(np.uint64)
 
 
 def _mixed(x: UInt64s) -> UInt64s:

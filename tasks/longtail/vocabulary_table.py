@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import polars as pl
@@ -50,7 +51,7 @@ class Vocabulary:
         """Rows below are padding and tail buckets."""
         return self.policy.tail_buckets + 1
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """Rows of the embedding table, padding and buckets included."""
         top = self.table["row"].max()

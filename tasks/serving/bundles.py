@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tasks.lake import Lake, Published
 from tasks.run_spec import ModelReference, RunSpec
@@ -20,6 +21,28 @@ def bundle_folder(lake: Lake, published: Published) -> Path:
         LakeError: The lake is not on a local disk, or the output is no bundle.
     """
     return lake.local_path(published.file("bundle.json")).parent
+
+
+def served_path(run_id: str) -> str:
+    """Lake path of what servers open of a run's candidate."""
+    return f"serving/models/{run_id}"
+
+
+def find_served(lake: Lake, run_id: str, trained: Published) -> Published | None:
+    """The published bundle of a run's candidate, if it was made from that very model."""
+    found = lake.find(served_path(run_id))
+    if found is None or found.manifest.inputs.get("bundle") != trained.digest:
+        return None
+    return found
+
+
+def served_bundle(lake: Lake, pointer: dict[str, Any]) -> Published:
+    """What servers open of the champion: the published bundle, else the trained one.
+
+    Raises:
+        LakeError: It is missing.
+    """
+    return lake.open_published(pointer.get("served") or pointer["output"])
 
 
 def trained_model(spec: RunSpec, role: str) -> Published:

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from models.bundle import Bundle, Recommender
@@ -27,12 +26,13 @@ from tasks.longtail.columns import from_arrow
 from tasks.longtail.encoding import Encoder
 from tasks.longtail.vocabulary_table import Vocabulary
 from tasks.serving.fallback import top_k
+from tasks.serving.id_lookup import IdLookup, cast_ids
+from tasks.serving.item_filter import RawId, Where, let_in
 
 USER_SOURCE = "interactions.user_id"
 ITEM_SOURCE = "interactions.item_id"
 
 Origin = Literal["user", "history", "popularity"]
-RawId = str | int
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,17 @@ class Answer:
             comes from popularity.
         origin: What the answer was made from: the user's own data, the given history, or
             popularity.
+        indices: Corpus index of each item.
+        known_user: Whether the bundle knows the user.
+        unknown_candidates: Candidates of the request that the corpus does not have.
     """
 
     items: list[RawId]
     scores: list[float]
     origin: Origin
+    indices: list[int]
+    known_user: bool
+    unknown_candidates: int = 0
 
 
 class RecommenderById:
@@ -69,6 +75,8 @@ class RecommenderById:
         policies = self.recommender.bundle.policies
         self._sources = {name: str(policy.get("source", "")) for name, policy in policies.items()}
         self._encoders: dict[str, Encoder] = {}
+        self._id_types: dict[str, pa.DataType] = {}
+        self._columns: dict[str, pa.Array] = {}
 
     @cached_property
     def item_ids(self) -> pa.Array:
@@ -81,9 +89,20 @@ class RecommenderById:
         users = self.recommender.users
         return pa.array([], pa.string()) if users is None else _flat(users.column("user_id"))
 
+    @cached_property
+    def _items(self) -> IdLookup:
+        return IdLookup(self.item_ids)
+
+    @cached_property
+    def _known_users(self) -> IdLookup:
+        return IdLookup(self.user_ids)
+
     def read_all(self) -> None:
-        """Reads what is read on demand otherwise, so that the folder may go away."""
-        _ = self.item_ids, self.user_ids
+        """Reads and indexes what is read on demand otherwise, so that no request has to wait."""
+        _ = self._items, self._known_users, self.recommender.train_count
+        if self.recommender.users is not None:
+            for name in self._users.column_names:
+                self._column(name)
         for table in self.recommender.bundle.policies:
             self._encoder(table)
 
@@ -95,6 +114,8 @@ class RecommenderById:
         history: Sequence[RawId] | None = None,
         attributes: Mapping[str, RawId | Sequence[RawId] | None] | None = None,
         exclude_seen: bool = True,
+        candidates: Sequence[RawId] | None = None,
+        where: Where | None = None,
     ) -> Answer:
         """The best items for a user.
 
@@ -104,12 +125,17 @@ class RecommenderById:
             history: The user's last items, oldest first; replaces what the bundle knows.
             attributes: Attributes of the user by feature; replace what the bundle knows.
             exclude_seen: Whether items that the user has taken are left out.
+            candidates: The items that may be answered; all by default.
+            where: Values of the items' attributes that the answered ones must have.
+
+        Raises:
+            ValueError: The items have no such attribute, or it has no such value of its own.
         """
         row = None if user_id is None else self.row_of(user_id)
         known = None if history is None else [n for n in self.items_of(history) if n >= 0]
         seen = set(known or ())
         if row is not None:
-            seen |= set(self._users.column("seen")[row].as_py())
+            seen |= set(self._column("seen")[row].as_py())
         table = self.encode(
             pa.array([user_id], self.user_ids.type if user_id is None else None),
             history=None if known is None else [known],
@@ -117,12 +143,23 @@ class RecommenderById:
             attributes={name: pa.array([value]) for name, value in (attributes or {}).items()},
         )
         inputs = self.recommender.inputs(table)
-        indices, scores, popular = top_k(self.recommender, inputs, k, exclude_seen=exclude_seen)
+        some = let_in(self, candidates, where)
+        indices, scores, popular = top_k(
+            self.recommender,
+            inputs,
+            k,
+            exclude_seen=exclude_seen,
+            among=None if some is None else some.items,
+        )
         found = indices[0] >= 0
+        chosen = indices[0][found].numpy()
         return Answer(
-            self.item_ids.take(pa.array(indices[0][found].numpy())).to_pylist(),
-            scores[0][found].tolist(),
-            "popularity" if bool(popular[0]) else "user" if history is None else "history",
+            items=self.item_ids.take(pa.array(chosen)).to_pylist(),
+            scores=scores[0][found].tolist(),
+            origin="popularity" if bool(popular[0]) else "user" if history is None else "history",
+            indices=chosen.tolist(),
+            known_user=row is not None,
+            unknown_candidates=0 if some is None else some.unknown,
         )
 
     def encode(
@@ -167,15 +204,26 @@ class RecommenderById:
         """Corpus index of each item, -1 for items that the corpus does not have."""
         if not items:
             return []
-        return _positions(pa.array(list(items)), self.item_ids).tolist()
+        return self._items.positions(pa.array(list(items))).tolist()
 
     def owns_row(self, source: str, ids: pa.Array) -> list[bool] | None:
         """Whether each ID owns a row of the table with this source; None without such a table."""
         names = [name for name, of_table in self._sources.items() if of_table == source]
         if not names:
             return None
-        found = _positions(ids, _owners(self._encoder(names[0])))
-        return (found >= 0).tolist()
+        return (self._own_rows(names[0], ids) >= 0).tolist()
+
+    def row_of_id(self, table: str, value: RawId) -> int | None:
+        """The row of a table that an ID owns, None for one that shares a bucket."""
+        (row,) = self._own_rows(table, pa.array([value]))
+        return None if row < 0 else int(row)
+
+    def _own_rows(self, table: str, ids: pa.Array) -> npt.NDArray[np.int32]:
+        """Row of each ID that owns one, -1 for the others."""
+        encoder = self._encoder(table)
+        ids = cast_ids(ids, self._id_types[table])
+        rows = encoder.codes(pl.Series(pl.from_arrow(ids)))[:, 0]
+        return np.where(rows >= encoder.vocabulary.first_own_row, rows, -1)
 
     @property
     def _users(self) -> pa.Table:
@@ -184,7 +232,7 @@ class RecommenderById:
         return users
 
     def _rows_of(self, user_ids: pa.Array) -> npt.NDArray[np.int64]:
-        return _positions(user_ids, self.user_ids)
+        return self._known_users.positions(user_ids)
 
     def _indices(
         self,
@@ -200,9 +248,18 @@ class RecommenderById:
 
     def _taken(self, name: str, rows: npt.NDArray[np.int64], missing: pa.Scalar) -> pa.Array:
         """Values of a column of the bundle's users; the rest gets the value for missing ones."""
-        column = _flat(self._users.column(name))
-        column = pa.concat_arrays([column, pa.array([missing.as_py()], column.type)])
-        return column.take(pa.array(np.where(rows < 0, len(column) - 1, rows)))
+        column = self._column(name)
+        found = column.take(pa.array(rows[rows >= 0]))
+        if len(found) == len(rows):
+            return found
+        found = pa.concat_arrays([found, pa.array([missing.as_py()], column.type)])
+        return found.take(pa.array(np.where(rows < 0, len(found) - 1, (rows >= 0).cumsum() - 1)))
+
+    def _column(self, name: str) -> pa.Array:
+        """A column of the bundle's users as one array."""
+        if name not in self._columns:
+            self._columns[name] = _flat(self._users.column(name))
+        return self._columns[name]
 
     def _codes(
         self,
@@ -239,11 +296,11 @@ class RecommenderById:
     def _encoded(self, table: str, values: pa.Array) -> pa.Array:
         """Codes of IDs, or of lists of IDs, by the bundle's vocabulary of a table."""
         encoder = self._encoder(table)
-        known = _owners(encoder).type
+        known = self._id_types[table]
         listed = pa.types.is_list(values.type)
         wanted = pa.list_(known) if listed else known
         if values.type != wanted:
-            values = values.cast(wanted) if listed else _cast(values, wanted)
+            values = values.cast(wanted) if listed else cast_ids(values, wanted)
         ids = pl.Series(pl.from_arrow(values))
         return encoder.code_lists(ids, listed=listed).to_arrow()
 
@@ -253,6 +310,8 @@ class RecommenderById:
             rows = pq.ParquetFile(self._folder / "vocabulary" / f"{table}.parquet").read()
             vocabulary = Vocabulary(VocabularySettings.model_validate(policy), from_arrow(rows))
             self._encoders[table] = Encoder(vocabulary, table)
+            ids = vocabulary.table["id"].slice(0, 0)
+            self._id_types[table] = ids.to_arrow(compat_level=pl.CompatLevel.oldest()).type
         return self._encoders[table]
 
 
@@ -268,40 +327,6 @@ def attributes_of(bundle: Bundle) -> dict[str, FeatureSettings]:
             and str(bundle.policies.get(f.table, {}).get("source", "")).startswith("users.")
         )
     }
-
-
-def _owners(encoder: Encoder) -> pa.Array:
-    """IDs that own a row."""
-    return encoder.vocabulary.table["id"].to_arrow(compat_level=pl.CompatLevel.oldest())
-
-
-def _positions(ids: pa.Array, known: pa.Array) -> npt.NDArray[np.int64]:
-    """Position of each ID among the known ones, -1 where it is not; int64 `[N]`.
-
-    An ID typed by hand or sent as JSON may be text where the lake has integers: whatever cannot
-    be one of the known IDs is simply not found.
-    """
-    if pa.types.is_null(ids.type) or len(known) == 0:
-        return np.full(len(ids), -1, dtype=np.int64)
-    if ids.type != known.type:
-        ids = _cast(ids, known.type)
-    found = pc.index_in(ids, value_set=known, skip_nulls=True)
-    return np.asarray(found.fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64)
-
-
-def _cast(ids: pa.Array, wanted: pa.DataType) -> pa.Array:
-    try:
-        return ids.cast(wanted)
-    except pa.ArrowInvalid:
-        return pa.array([_cast_one(value, wanted) for value in ids], wanted)
-
-
-def _cast_one(value: pa.Scalar, wanted: pa.DataType) -> RawId | None:
-    try:
-        found: RawId | None = value.cast(wanted).as_py()
-    except pa.ArrowInvalid:
-        return None
-    return found
 
 
 def _flat(column: pa.ChunkedArray) -> pa.Array:

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from models.config import Settings
-from tasks.serving.by_id import ITEM_SOURCE, USER_SOURCE, Origin, RawId, RecommenderById
+from tasks.serving.by_id import ITEM_SOURCE, USER_SOURCE, Origin, RecommenderById
+from tasks.serving.item_filter import RawId, Where
 
 Embedding = Literal["own row", "shared bucket", "not used"]
 
@@ -45,6 +46,8 @@ class Recommendations(Settings):
     `popularity`."""
     unknown_history: tuple[RawId, ...] = ()
     """Items of the given history that the model does not know."""
+    unknown_candidates: int = 0
+    """How many of the given candidates the model does not know."""
     items: tuple[RecommendedItem, ...]
     """Best first."""
 
@@ -61,6 +64,7 @@ class DescribedRecommender:
         self.model = model
         self.name = name
         corpus = model.recommender.corpus
+        self._items_own = model.owns_row(ITEM_SOURCE, model.item_ids)
         self._counts = corpus.column("train_count")
         self._titles = corpus.column("title") if "title" in corpus.column_names else None
 
@@ -72,36 +76,43 @@ class DescribedRecommender:
         history: Sequence[RawId] | None = None,
         attributes: Mapping[str, RawId | Sequence[RawId] | None] | None = None,
         exclude_seen: bool = True,
+        candidates: Sequence[RawId] | None = None,
+        where: Where | None = None,
     ) -> Recommendations:
         """The best items for a user; arguments as those of `RecommenderById.answer`."""
         model = self.model
         answer = model.answer(
-            user_id, k, history=history, attributes=attributes, exclude_seen=exclude_seen
+            user_id,
+            k,
+            history=history,
+            attributes=attributes,
+            exclude_seen=exclude_seen,
+            candidates=candidates,
+            where=where,
         )
-        own = model.owns_row(ITEM_SOURCE, pa.array(answer.items, model.item_ids.type))
         user_owns = None if user_id is None else model.owns_row(USER_SOURCE, pa.array([user_id]))
-        places = enumerate(
-            zip(answer.items, model.items_of(answer.items), answer.scores, strict=True)
-        )
         given = list(history or ())
         return Recommendations(
             model=self.name,
             user_id=user_id,
-            known_user=user_id is not None and model.row_of(user_id) is not None,
+            known_user=answer.known_user,
             embedding=_embedding(user_owns, 0),
             origin=answer.origin,
             unknown_history=tuple(
                 item for item, n in zip(given, model.items_of(given), strict=True) if n < 0
             ),
+            unknown_candidates=answer.unknown_candidates,
             items=tuple(
                 RecommendedItem(
                     item_id=item,
                     title=self.title(index),
                     score=score,
                     train_count=self._counts[index].as_py(),
-                    embedding=_embedding(own, place),
+                    embedding=_embedding(self._items_own, index),
                 )
-                for place, (item, index, score) in places
+                for item, index, score in zip(
+                    answer.items, answer.indices, answer.scores, strict=True
+                )
             ),
         )
 

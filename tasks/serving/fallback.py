@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from models.batch import UserInputs, integers
+from models import retrieval
+from models.batch import UserInputs
 from models.bundle import Recommender
 from models.jagged import Jagged
 
@@ -13,7 +14,13 @@ _USER_BLOCK = 4096
 
 
 def top_k(
-    recommender: Recommender, users: UserInputs, k: int, *, exclude_seen: bool = True
+    recommender: Recommender,
+    users: UserInputs,
+    k: int,
+    *,
+    exclude_seen: bool = True,
+    among: Tensor | None = None,
+    exact: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The `k` best items of each user, from the model or from popularity.
 
@@ -25,6 +32,8 @@ def top_k(
         users: The users, U of them.
         k: Items wanted.
         exclude_seen: Whether `users.seen` is left out.
+        among: Corpus indices, ascending, of the items that count, int64 `[N]`; all by default.
+        exact: Whether every item is scored where the bundle has an index, too.
 
     Returns:
         Corpus indices int64 `[U, k]` and scores float32 `[U, k]`, best first, -1 and -inf where
@@ -33,16 +42,22 @@ def top_k(
     """
     unknown = ~_known(recommender, users)
     indices, scores = torch.empty(len(users), k, dtype=torch.int64), torch.empty(len(users), k)
-    counts = integers(recommender.corpus, "train_count")
+    counts = recommender.train_count
     for rows, popular in ((unknown.nonzero()[:, 0], True), ((~unknown).nonzero()[:, 0], False)):
         if not len(rows):
             continue
         some = users if len(rows) == len(users) else _select(users, rows)
         seen = some.seen if exclude_seen else None
-        if popular:
+        if not popular:
+            indices[rows], scores[rows] = recommender.top_k(
+                some, k, exclude_seen, among=among, exact=exact
+            )
+        elif among is None:
             indices[rows], scores[rows] = most_popular(counts, len(rows), k, seen)
         else:
-            indices[rows], scores[rows] = recommender.top_k(some, k, exclude_seen=exclude_seen)
+            hidden = None if seen is None else retrieval.places_among(among, seen)
+            places, scores[rows] = most_popular(counts[among], len(rows), k, hidden)
+            indices[rows] = retrieval.named(among, places)
     return indices, scores, unknown
 
 

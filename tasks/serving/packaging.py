@@ -173,12 +173,15 @@ def signature(bundle: Path) -> ModelSignature:
                 ColSpec(Array(item), "item_id"),
                 ColSpec(Array(DataType.double), "score"),
                 ColSpec(DataType.string, "origin"),
+                ColSpec(DataType.long, "unknown"),
             ]
         ),
         params=ParamSchema(
             [
                 ParamSpec("k", DataType.integer, 10),
                 ParamSpec("exclude_seen", DataType.boolean, True),
+                ParamSpec("candidates", item, [], (-1,)),
+                ParamSpec("where", DataType.string, [], (-1,)),
             ]
         ),
     )

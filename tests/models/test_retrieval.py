@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from models.jagged import Jagged
-from models.retrieval import top_k
+from models.retrieval import among, top_k
+from models.stored_rows import StoredRows
 
 
 def _brute_force(
@@ -50,3 +51,39 @@ def test_without_users_or_items() -> None:
     assert indices.shape == scores.shape == (0, 2)
     indices, _ = top_k(torch.zeros(3, 2), torch.zeros(0, 2), 2)
     assert indices.tolist() == [[-1, -1]] * 3
+
+
+@pytest.mark.parametrize("users", [1, 3])
+def test_many_items_are_sorted_as_a_stable_sort_does(users: int) -> None:
+    """Wide enough to look at groups of scores first; whole numbers make many ties."""
+    generator = torch.Generator().manual_seed(4)
+    vectors = torch.randint(-3, 4, (users, 4), generator=generator).float()
+    items = torch.randint(-9, 10, (5003, 4), generator=generator).float()
+    items[4990:] *= 2  # behind the last whole group
+    seen = Jagged.from_lists([[0, 4999, 5002]] * users)
+    for k in (1, 2, 9):
+        found, scores = top_k(vectors, items, k, seen)
+        every = vectors @ items.T
+        every[:, [0, 4999, 5002]] = -torch.inf
+        wanted = every.sort(dim=1, descending=True, stable=True)
+        assert torch.equal(found, wanted.indices[:, :k])
+        assert torch.equal(scores, wanted.values[:, :k])
+
+
+def test_some_items_are_searched_as_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(5)
+    users, items = torch.randn(4, 8, generator=generator), torch.randn(300, 8, generator=generator)
+    chosen = torch.arange(3, 300, 7)
+    seen = Jagged.from_lists([[3, 4, 10], [], [299, 297], list(range(0, 300, 2))])
+    for rows in (StoredRows.of(items), StoredRows.of(items, "int8")):
+        monkeypatch.setattr("models.retrieval._MADE_ROWS", 5)
+        found, scores = among(users, rows, chosen, 6, seen)
+        every = users @ rows[:].T
+        hidden = torch.full_like(every, -torch.inf)
+        hidden[:, chosen] = every[:, chosen]
+        hidden[seen.row_ids(), seen.values] = -torch.inf
+        wanted = hidden.sort(dim=1, descending=True, stable=True)
+        assert torch.equal(found, wanted.indices[:, :6])
+        torch.testing.assert_close(scores, wanted.values[:, :6])
+    nothing, _ = among(users, rows, chosen[:0], 2, seen)
+    assert nothing.tolist() == [[-1, -1]] * 4

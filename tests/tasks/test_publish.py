@@ -8,10 +8,18 @@ import json
 import pytest
 
 import tasks.publish
-from tasks.errors import LakeError
+from models.bundle import read_bundle
+from models.serving_settings import ServingSettings
+from tasks.errors import ConfigError, LakeError
 from tasks.evaluation.stored import read_comparison
 from tasks.promotion import POINTER, read_pointer
-from tasks.serving.bundles import trained_model
+from tasks.serving.bundles import (
+    bundle_folder,
+    find_served,
+    served_bundle,
+    served_path,
+    trained_model,
+)
 from tasks.tracking import client
 from tasks.tracking.runs import parent_of
 from tests.tasks.small_runs import TwoDays, rerun
@@ -35,9 +43,50 @@ def test_the_pointer_names_the_promoted_bundle(two_days: TwoDays) -> None:
         assert digest in {entry.digest for entry in candidate.manifest.files}
 
 
+def test_servers_open_the_published_bundle(two_days: TwoDays) -> None:
+    lake = two_days.second.lake()
+    pointer = read_pointer(lake)
+    assert pointer is not None
+    served = served_bundle(lake, pointer)
+    assert served.path == served_path(two_days.second.run_id)
+    assert pointer["served_digest"] == served.digest
+    assert served.manifest.inputs == {"bundle": pointer["digest"]}
+    bundle = read_bundle(bundle_folder(lake, served))
+    assert bundle.served is not None
+    assert bundle.info["run_id"] == two_days.second.run_id
+    # One made from another model of the same run is not taken for this one's.
+    assert (
+        find_served(lake, two_days.second.run_id, trained_model(two_days.first, "candidate"))
+        is None
+    )
+
+
+def test_what_the_served_numbers_cost_is_in_mlflow(two_days: TwoDays) -> None:
+    run = client(two_days.config).get_run(parent_of(two_days.second))
+    assert run.data.metrics["serving/overlap"] == 1.0
+    assert run.data.metrics["serving/bytes"] > 0
+
+
+@pytest.mark.faults
+def test_a_champion_that_loses_too_much_is_not_served(
+    two_days: TwoDays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = two_days.second
+    before = spec.lake().read_text(POINTER)
+    coarse = ServingSettings(tables="int4", item_vectors="int4", min_overlap=1.0)
+    other = spec.model_copy(update={"config": spec.config.model_copy(update={"serving": coarse})})
+    with pytest.raises(ConfigError, match="would be served too badly: only 0") as caught:
+        rerun(other, "publish")
+    assert caught.value.where == "serving"
+    assert spec.lake().read_text(POINTER) == before
+
+
 def test_facts_are_what_the_model_asset_carries(two_days: TwoDays) -> None:
     facts = dict(two_days.second.require("publish").facts)
     assert isinstance(facts.pop("links"), dict)
+    served = facts.pop("served")
+    assert (served["tables"], served["item_vectors"], served["overlap"]) == ("fp32", "fp32", 1.0)
+    assert served["bytes"] > 0
     assert facts == {
         "promoted": True,
         "decision": "promoted",

@@ -12,25 +12,36 @@ from fastapi import FastAPI, HTTPException, Query, Response
 from fastapi import Request as HttpRequest
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel
 
 from tasks.serving.by_id import attributes_of
 from tasks.serving.described import Recommendations
+from tasks.serving.item_filter import parse_where
 from tasks.serving.server.champion_watch import ChampionWatch, Served
 from tasks.serving.server.measures import Measures
 from tasks.serving.server.schema import (
     LONGEST_HISTORY,
     LONGEST_ID,
+    MOST_CANDIDATES,
     MOST_ITEMS,
     Answers,
     Batch,
     Health,
     Item,
+    Refused,
     Request,
 )
 
 LARGEST_BODY = 4 << 20
 
 _Id = Annotated[str, Query(max_length=LONGEST_ID)]
+_Condition = Annotated[str, Query(max_length=LONGEST_ID, pattern="^[^=]+=")]
+_REFUSED = (
+    (400, "A body that is no text"),
+    (411, "A body without its length"),
+    (413, "A body that is too long"),
+    (422, "A request that is wrong, or does not fit the model"),
+)
 
 
 def create_app(watch: ChampionWatch) -> FastAPI:
@@ -53,6 +64,7 @@ def create_app(watch: ChampionWatch) -> FastAPI:
         summary="Recommendations of the champion.",
         description="Unknown users are served from their history, and without one from popularity.",
         lifespan=following,
+        responses={status: {"model": Refused, "description": why} for status, why in _REFUSED},
     )
 
     @app.middleware("http")
@@ -73,27 +85,39 @@ def create_app(watch: ChampionWatch) -> FastAPI:
             outcome.status = response.status_code
         return response
 
-    @app.get("/recommendations", summary="Items for one user or one history")
+    @app.get(
+        "/recommendations",
+        summary="Items for one user or one history",
+        response_model=Recommendations,
+    )
     def recommend_one(
         user_id: _Id | None = None,
         history: Annotated[list[_Id] | None, Query(max_length=LONGEST_HISTORY)] = None,
         k: Annotated[int, Query(ge=1, le=MOST_ITEMS)] = 10,
         exclude_seen: bool = True,
-    ) -> Recommendations:
+        candidates: Annotated[list[_Id] | None, Query(max_length=MOST_CANDIDATES)] = None,
+        where: Annotated[
+            list[_Condition] | None,
+            Query(max_length=100, description="`attribute=value` of the items"),
+        ] = None,
+    ) -> Response:
         """Without a user and a history, the most popular items."""
+        conditions = parse_where(where or ())
         request = Request(
             user_id=user_id,
             history=None if history is None else tuple(history),
+            candidates=None if candidates is None else tuple(candidates),
+            where={name: tuple(values) for name, values in conditions.items()} or None,
             k=k,
             exclude_seen=exclude_seen,
         )
-        return _answer(watch.served, request, measures)
+        return _as_json(_answer(watch.served, request, measures))
 
-    @app.post("/recommendations", summary="Items for many users at once")
-    def recommend_many(batch: Batch) -> Answers:
+    @app.post("/recommendations", summary="Items for many users at once", response_model=Answers)
+    def recommend_many(batch: Batch) -> Response:
         """All answers come from the same model."""
         served = watch.served
-        return Answers(answers=tuple(_answer(served, one, measures) for one in batch.requests))
+        return _as_json(Answers.of([_answer(served, one, measures) for one in batch.requests]))
 
     @app.get("/items", summary="Items by a part of their title or by their ID")
     def find_items(
@@ -133,6 +157,11 @@ def create_app(watch: ChampionWatch) -> FastAPI:
     return app
 
 
+def _as_json(answer: BaseModel) -> Response:
+    """An answer as it is: FastAPI would check every item of it again."""
+    return Response(answer.model_dump_json(), media_type="application/json")
+
+
 def _answer(served: Served, request: Request, measures: Measures) -> Recommendations:
     known = attributes_of(served.model.model.recommender.bundle)
     unknown = sorted(set(request.attributes or ()) - known.keys())
@@ -148,6 +177,8 @@ def _answer(served: Served, request: Request, measures: Measures) -> Recommendat
             history=request.history,
             attributes=request.attributes,  # type: ignore[arg-type]
             exclude_seen=request.exclude_seen,
+            candidates=request.candidates,
+            where=request.where,
         )
     except (ValueError, TypeError, OverflowError) as error:
         raise HTTPException(422, f"the request does not fit the model: {error}") from error

@@ -11,7 +11,7 @@ from tasks.errors import ConfigError, TailtowerError
 from tasks.lake import Lake
 from tasks.progress import log
 from tasks.promotion import POINTER, read_pointer
-from tasks.serving.bundles import bundle_folder
+from tasks.serving.bundles import bundle_folder, served_bundle
 from tasks.serving.by_id import RecommenderById
 from tasks.serving.described import DescribedRecommender
 
@@ -25,7 +25,7 @@ class Served:
         version: Its version in the registry.
         run_id: Run that trained it.
         day: Day it was tested on.
-        digest: Digest of its bundle.
+        digest: Digest of the bundle that is open.
     """
 
     model: DescribedRecommender
@@ -100,9 +100,10 @@ class ChampionWatch:
         if pointer is None:
             return None
         now = getattr(self, "served", None)
-        if now is not None and (now.version, now.digest) == (pointer["version"], pointer["digest"]):
+        digest = pointer.get("served_digest") or pointer["digest"]
+        if now is not None and (now.version, now.digest) == (pointer["version"], digest):
             return None
-        bundle = self._lake.open_published(pointer["output"])
+        bundle = served_bundle(self._lake, pointer)
         model = RecommenderById(bundle_folder(self._lake, bundle))
         model.read_all()
         name = f"version {pointer['version']} of {pointer['day']}"
@@ -111,5 +112,5 @@ class ChampionWatch:
             version=pointer["version"],
             run_id=pointer["run_id"],
             day=pointer["day"],
-            digest=pointer["digest"],
+            digest=digest,
         )

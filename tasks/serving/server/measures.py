@@ -70,6 +70,7 @@ class Measures:
         """Counts an answer."""
         self._answers.labels(found.origin).inc()
         self._unknown.labels("item").inc(len(found.unknown_history))
+        self._unknown.labels("candidate").inc(found.unknown_candidates)
         if found.user_id is not None and not found.known_user:
             self._unknown.labels("user").inc()
 

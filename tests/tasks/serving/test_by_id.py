@@ -9,8 +9,9 @@ import torch
 from models import popularity, retrieval
 from models.jagged import Jagged
 from tasks.serving.bundles import bundle_folder, trained_model
-from tasks.serving.by_id import RecommenderById, _positions
+from tasks.serving.by_id import RecommenderById
 from tasks.serving.fallback import most_popular
+from tasks.serving.id_lookup import IdLookup
 from tests.tasks.small_runs import TwoDays
 
 
@@ -75,7 +76,7 @@ def test_batches_and_single_users_agree(model: RecommenderById) -> None:
     ],
 )
 def test_positions(asked: pa.Array, known: pa.Array, expected: list[int]) -> None:
-    assert _positions(asked, known).tolist() == expected
+    assert IdLookup(known).positions(asked).tolist() == expected
 
 
 def test_most_popular_is_the_first_unseen_of_the_corpus() -> None:

@@ -86,7 +86,14 @@ def test_a_frame_of_users_and_histories_is_answered_row_by_row(two_days: TwoDays
         {"user_id": ["u01", "nobody", None], "history": [None, None, ["i01", "i02"]]}
     )
     with local_copy(two_days.config, "2") as folder, quiet_pyfunc() as pyfunc:
-        answers = pyfunc.load_model(str(folder)).predict(asked, params={"k": 4})
+        model = pyfunc.load_model(str(folder))
+        answers = model.predict(asked, params={"k": 4})
+        few = model.predict(asked, params={"k": 4, "candidates": ["i03", "i04", "?"]})
+        with pytest.raises(ValueError, match="no attribute 'size'"):
+            model.predict(asked, params={"where": ["size=1"]})
+    assert answers["unknown"].tolist() == [0, 1, 0]
+    assert few["unknown"].tolist() == [1, 2, 1]
+    assert all(set(items) <= {"i03", "i04"} for items in few["item_id"])
     assert answers["origin"].tolist() == ["user", "popularity", "history"]
     assert [len(items) for items in answers["item_id"]] == [4, 4, 4]
     for scores in answers["score"]:
@@ -103,7 +110,12 @@ def test_the_signature_has_the_types_of_the_ids(two_days: TwoDays, tmp_path: Pat
         "country": "DataType.string",
         "interests": "Array(string)",
     }
-    assert [param.name for param in described.params.params] == ["k", "exclude_seen"]
+    assert [param.name for param in described.params.params] == [
+        "k",
+        "exclude_seen",
+        "candidates",
+        "where",
+    ]
     seen = pa.array([[]], pa.list_(pa.int32()))
     corpus, users = tmp_path / "items.parquet", tmp_path / "users.parquet"
     pq.write_table(pa.table({"item_id": [7], "train_count": [1]}), corpus)
