@@ -92,8 +92,8 @@ def decided_note(resolved: str, decision: str, reason: str, comparison: str | No
         reason: One sentence.
         comparison: Page of the comparison.
     """
-    head, *rest = resolved.splitlines()
-    lines = [f"{head}; **{decision}**", *rest, f"- {reason}"]
+    head, *rest = resolved.splitlines() or [""]
+    lines = [f"{head}; **{decision}**" if head else f"**{decision}**", *rest, f"- {reason}"]
     if comparison:
         lines.append(f"- [the comparison in MLflow]({comparison})")
     return "\n".join(lines)

@@ -50,7 +50,9 @@ class Knob:
         """
         schema = self.settings.model_json_schema()["properties"][self.key.split(".")[-1]]
         schema.pop("default", None)
-        description = " ".join(schema.pop("description").split())
+        # The form shows its help as it is, without Markdown.
+        description = " ".join(schema.pop("description").replace("`", "").split())
+        description = f"{description} {_limits(schema)}".rstrip()
         schema["title"] = self.title
         schema["type"] = ["null", schema["type"]]
         if "enum" in schema:
@@ -64,6 +66,22 @@ class Knob:
             schema["pattern"] = f"^$|{schema['pattern']}"
         schema["section"] = self.section
         return Param(default, description=f"{description} {_EMPTY}", schema=schema)
+
+
+def _limits(schema: Mapping[str, Any]) -> str:
+    """What a number may be, in words."""
+    words = [
+        f"{word} {schema[key]:g}"
+        for key, word in (
+            ("minimum", "at least"),
+            ("exclusiveMinimum", "more than"),
+            ("maximum", "at most"),
+            ("multipleOf", "a multiple of"),
+        )
+        if key in schema
+    ]
+    text = ", ".join(words)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
 _VOCABULARY = "Vocabulary"

@@ -120,7 +120,8 @@ def _champion(spec: RunSpec) -> str:
 def _estimates(spec: RunSpec, known: KnownSizes | None) -> list[str]:
     predicted = predict_training(spec, known)
     memory = predicted.memory.total / 2**30
-    where = f"{spec.config.launch.min_nodes} × {spec.config.training.nproc} ranks"
+    nodes, ranks = spec.config.launch.min_nodes, spec.config.training.nproc
+    where = f"{nodes} hosts × {ranks} ranks" if nodes > 1 else f"{ranks} ranks"
     if known is None:
         return [
             f"- memory: about {memory:.2f} GiB a rank ({where}), with a million rows in every "

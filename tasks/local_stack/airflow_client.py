@@ -199,6 +199,10 @@ class AirflowClient:
             return self.dag_run(dag_id, run_id)
         return _dag_run(response.json())
 
+    def dag_runs(self, dag_id: str) -> list[DagRun]:
+        """All runs of a DAG."""
+        return [_dag_run(run) for run in self._pages(f"/dags/{quote(dag_id)}/dagRuns", "dag_runs")]
+
     def dag_run(self, dag_id: str, run_id: str) -> DagRun:
         """The present state of a run."""
         return _dag_run(self._request("GET", _run_path(dag_id, run_id)).json())

@@ -103,7 +103,7 @@ def test_good_answers_reach_the_setting_they_name(knob):
     for value in GOOD[knob.name]:
         if value in (None, [], ""):
             continue
-        more = ["launch.kind=dask"] if value == "2:8" else []
+        more = ["launch.kind=dask", "dask.scheduler=tcp://127.0.0.1:8786"] if value == "2:8" else []
         config = load_config(DEMO, overrides({knob.name: value}) + more).model_dump(mode="json")
         found = [config]
         for part in knob.key.split("."):

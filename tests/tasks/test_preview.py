@@ -10,7 +10,7 @@ from tasks.cli import main
 from tasks.preview import known_sizes, predict_training, preview
 from tasks.resolve_run import draft
 from tasks.tracking.runs import find_run
-from tests.tasks.small_runs import TwoDays
+from tests.tasks.small_runs import TwoDays, write_raw_days
 
 LIMIT = 1000
 
@@ -59,15 +59,25 @@ def test_a_run_that_is_done_is_called_done(two_days: TwoDays) -> None:
 
 
 def test_a_first_run_says_what_it_does_not_know(
-    small_lake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, mlflow_uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    lake = tmp_path / "lake"
+    write_raw_days(lake, 4)
     config = tmp_path / "mine.yaml"
     demo = (Path(__file__).parents[2] / "conf/demo.yaml").read_text()
-    config.write_text(demo.replace("lake: var/lake", f"lake: {small_lake}"))
+    config.write_text(demo.replace("lake: var/lake", f"lake: {lake}"))
     day = date(2026, 1, 4).isoformat()
-    store = f"tracking.uri=sqlite:///{tmp_path}/mlflow.db"
-    arguments = ["step", "resolve_run", "--config", str(config), "--day", day, "--set", store]
+    arguments = [
+        "step",
+        "resolve_run",
+        "--config",
+        str(config),
+        "--day",
+        day,
+        "--set",
+        f"tracking.uri={mlflow_uri}",
+    ]
     assert main([*arguments, "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert "time: unknown before the first run" in shown
-    assert not (small_lake / "runs").exists()
+    assert not (lake / "runs").exists()
