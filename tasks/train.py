@@ -89,7 +89,8 @@ def run(spec: RunSpec, role: str) -> StepResult:
     if state is not None:
         outputs[warm_start.STATE] = state
         facts["optimizer_state_bytes"] = state.manifest.meta["bytes"]
-    if kind != "popularity" and (page := artifact_page(spec.config, child, LOGS)):
+    logs = _newest_logs(launcher_of(spec.config), job_folder(spec, role))
+    if logs and (page := artifact_page(spec.config, child, f"{LOGS}/{logs[0].name}")):
         links["training_log"] = page
     return StepResult.of(f"train.{role}", outputs, mlflow_run_id=child, links=links, **facts)
 
