@@ -50,9 +50,9 @@ of the MLflow run (`approval.json`) and the reason on the model's version.
 
 ## Before a run: its plan
 
-*Dry run* in the trigger form resolves the run and stops there. The run's note in Airflow (the pencil
-opens it) then says which days would be trained on, what the candidate continues from, what it would
-have to beat, and how much memory and time its training takes by the formula of
+*Dry run* in the trigger form resolves the run and stops there. The run's note in Airflow (the
+pencil opens it) then says which days would be trained on, what the candidate continues from, what
+it would have to beat, and how much memory and time its training takes by the formula of
 [planning.md](planning.md). Without Airflow:
 
 ```
@@ -66,12 +66,15 @@ Airflow's REST API, as the user of the Airflow connection `tailtower_airflow` (t
 defines it, elsewhere set `AIRFLOW_CONN_TAILTOWER_AIRFLOW`. A note that a person wrote stays.
 Without the connection there are no notes, and nothing else is missing.
 
+Buttons of a task work from the moment that the step knows the address, while it still runs.
+
 | Task | Button | Leads to |
 |---|---|---|
 | `resolve_run` | MLflow run | the day's run |
 | `validate` | Data Docs | what the contracts found |
-| `count`, `vocabulary`, `examples` | Dask dashboard | the cluster, while the step runs and `bokeh` is installed |
-| `train` | MLflow run, Training log | the model's run, from its first second; what its ranks wrote, at the end (while they run it is in the task's log) |
+| `count`, `vocabulary`, `examples` | Dask dashboard | the cluster (needs `bokeh`) |
+| `train` | MLflow run | the model's run |
+| | Training log | what its ranks wrote; before its end, see the task's log |
 | `compare`, `gate`, `approve`, `publish` | Comparison in MLflow | the day's models side by side |
 
 ## Starting anew every week
