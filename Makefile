@@ -7,7 +7,7 @@ VENV := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow test-hosts reliability up down status bench bench-overhead lint fmt doctor lock clean
+.PHONY: help setup run test test-slow test-hosts test-browser reliability up down status bench bench-overhead lint fmt doctor lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ test-slow: setup ## the tests that start services, kill processes or train for l
 test-hosts: setup ## training and counting over several hosts, and killing what can be killed
 	@$(VENV)/pytest -m "slow or not slow" tests/tasks/launch/test_kill_matrix.py \
 		tests/tasks/launch/test_four_hosts.py tests/tasks/longtail/test_other_hosts.py
+
+test-browser: setup ## Airflow and MLflow in a headless Chromium; pictures in var/screenshots
+	@$(VENV)/pytest -m "slow or not slow" tests/browser
 
 reliability: setup ## kill what can be killed, and write docs/reliability.md from what happened
 	@TAILTOWER_RELIABILITY=var/reliability $(VENV)/pytest -m "slow or not slow" \

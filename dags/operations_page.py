@@ -48,6 +48,41 @@ tailtower answer 2026-01-08 approve --reason "checked the tail by hand"
 A yes is refused when another model became champion since the comparison. The answer is an artifact
 of the MLflow run (`approval.json`) and the reason on the model's version.
 
+## Before a run: its plan
+
+*Dry run* in the trigger form resolves the run and stops there. The run's note in Airflow (the
+pencil opens it) then says which days would be trained on, what the candidate continues from, what
+it would have to beat, and how much memory and time its training takes by the formula of
+[planning.md](planning.md). Without Airflow:
+
+```
+tailtower step resolve_run --config conf/demo.yaml --day 2026-01-08 --dry-run
+```
+
+## Notes and buttons
+
+A run's note says its day and window, and later what was decided and why. Tasks write it through
+Airflow's REST API, as the user of the Airflow connection `tailtower_airflow` (type HTTP); `make up`
+defines it, elsewhere set `AIRFLOW_CONN_TAILTOWER_AIRFLOW`. A note that a person wrote stays.
+Without the connection there are no notes, and nothing else is missing.
+
+Buttons of a task work from the moment that the step knows the address, while it still runs.
+
+| Task | Button | Leads to |
+|---|---|---|
+| `resolve_run` | MLflow run | the day's run |
+| `validate` | Data Docs | what the contracts found |
+| `count`, `vocabulary`, `examples` | Dask dashboard | the cluster (needs `bokeh`) |
+| `train` | MLflow run | the model's run |
+| | Training log | what its ranks wrote; before its end, see the task's log |
+| `compare`, `gate`, `approve`, `publish` | Comparison in MLflow | the day's models side by side |
+
+## Starting anew every week
+
+`full_refresh` runs the same steps on Mondays at 06:00 UTC for Sunday, with a candidate that starts
+anew. It is paused at first: switch it on where daily runs continue the champion
+(`training.warm_start`).
+
 ## Who is told
 
 `TAILTOWER_ALERTS` names receivers, separated by spaces: `slack+https://hooks.slack.com/services/…`,

@@ -204,7 +204,12 @@ backfill or a manual run of a day does the same work, and a run that was done be
 once.
 
 {flow}
+{red_notes()}"""
 
+
+def red_notes() -> str:
+    """What to do when a run of a day is red, in Markdown."""
+    return f"""
 ## When it is red
 
 Open the first red task and read the end of its log: it names the error class.

@@ -19,8 +19,10 @@ from models.config import (
     OptimizerSettings,
     Settings,
     TrainingSettings,
+    WarmStartSettings,
 )
 from tasks.config import DataSettings, GateSettings, PipelineConfig, VocabularySettings
+from tasks.launch_settings import LaunchSettings
 
 _EMPTY = "Empty: the value of the pipeline file."
 
@@ -40,11 +42,17 @@ class Knob:
     section: str
     """Section of the form."""
 
-    def param(self) -> Param:
-        """The form's field: empty by default, typed and limited like the setting."""
+    def param(self, default: str | None = None) -> Param:
+        """The form's field, typed and limited like the setting.
+
+        Args:
+            default: Value of an untouched form; None leaves the pipeline file's.
+        """
         schema = self.settings.model_json_schema()["properties"][self.key.split(".")[-1]]
         schema.pop("default", None)
-        description = " ".join(schema.pop("description").split())
+        # The form shows its help as it is, without Markdown.
+        description = " ".join(schema.pop("description").replace("`", "").split())
+        description = f"{description} {_limits(schema)}".rstrip()
         schema["title"] = self.title
         schema["type"] = ["null", schema["type"]]
         if "enum" in schema:
@@ -53,8 +61,27 @@ class Knob:
         if "items" in schema:
             # The form draws a list with examples as a multiple choice.
             schema["examples"] = schema["items"]["enum"]
+        if "pattern" in schema:
+            # A text field that was emptied again holds an empty text.
+            schema["pattern"] = f"^$|{schema['pattern']}"
         schema["section"] = self.section
-        return Param(None, description=f"{description} {_EMPTY}", schema=schema)
+        return Param(default, description=f"{description} {_EMPTY}", schema=schema)
+
+
+def _limits(schema: Mapping[str, Any]) -> str:
+    """What a number may be, in words."""
+    words = [
+        f"{word} {schema[key]:g}"
+        for key, word in (
+            ("minimum", "at least"),
+            ("exclusiveMinimum", "more than"),
+            ("maximum", "at most"),
+            ("multipleOf", "a multiple of"),
+        )
+        if key in schema
+    ]
+    text = ", ".join(words)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
 _VOCABULARY = "Vocabulary"
@@ -63,6 +90,13 @@ _DECISION = "Comparison and decision"
 
 KNOBS: tuple[Knob, ...] = (
     Knob("window_days", "data.window_days", DataSettings, "Training window (days)", "Run"),
+    Knob(
+        "warm_start",
+        "training.warm_start.model",
+        WarmStartSettings,
+        "Continue from an earlier model",
+        "Run",
+    ),
     Knob(
         "min_count",
         "tables.*.vocabulary.min_count",
@@ -107,15 +141,32 @@ KNOBS: tuple[Knob, ...] = (
         "Learning rate of the tables, as a multiple",
         _MODEL,
     ),
-    Knob("nproc", "training.nproc", TrainingSettings, "Ranks", _MODEL),
+    Knob("nproc", "training.nproc", TrainingSettings, "Ranks on each host", _MODEL),
+    Knob("nodes", "launch.nodes", LaunchSettings, "Hosts", _MODEL),
     Knob("baselines", "baselines", PipelineConfig, "Baselines", _DECISION),
     Knob("promote", "gate.promote", GateSettings, "Promotion", _DECISION),
 )
 
 
-def trigger_form() -> dict[str, Param]:
-    """All fields of the form; none of their defaults depends on the calendar."""
+DRY_RUN = "dry_run"
+"""Name of the field that asks for the plan alone."""
+
+
+def trigger_form(**defaults: str) -> dict[str, Param]:
+    """All fields of the form; none of their defaults depends on the calendar.
+
+    Args:
+        defaults: Values of fields of `KNOBS` that an untouched form has.
+    """
     fields = {
+        DRY_RUN: Param(
+            False,
+            type="boolean",
+            title="Dry run",
+            description="Show what would be run, with its memory and time, in the run's note; "
+            "nothing is trained and nothing is written.",
+            section="Run",
+        ),
         "day": Param(
             None,
             type=["null", "string"],
@@ -142,7 +193,7 @@ def trigger_form() -> dict[str, Param]:
             section="Run",
         ),
     }
-    return fields | {knob.name: knob.param() for knob in KNOBS}
+    return fields | {knob.name: knob.param(defaults.get(knob.name)) for knob in KNOBS}
 
 
 def overrides(answers: Mapping[str, Any]) -> list[str]:

@@ -41,7 +41,7 @@ class LaunchSettings(Settings):
     kind: Literal["local", "dask", "kubernetes"] = "local"
     """`local`: on this machine. `dask`: a torch elastic agent on each node of the cluster at
     `dask.scheduler`. `kubernetes`: an Indexed Job (untested on a real cluster)."""
-    nodes: str = "1"
+    nodes: str = Field(default="1", json_schema_extra={"pattern": _RANGE.pattern})
     """Number of nodes, or `MIN:MAX`: training starts with `MIN` and takes in nodes that come
     later, up to `MAX`. Each node runs `training.nproc` ranks."""
     peer_timeout_seconds: float = Field(default=120.0, ge=5)

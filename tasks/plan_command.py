@@ -20,6 +20,15 @@ from tasks.progress import console
 if TYPE_CHECKING:
     from models.planning import Cluster, Job, Prediction
 
+FLOPS = "45G"
+"""Operations a second of a rank's matrix products, where nobody says otherwise."""
+MEMORY_BANDWIDTH = "14G"
+"""Bytes a second that a rank reads and writes."""
+LINK_BANDWIDTH = "1.25G"
+"""Bytes a second between hosts."""
+LOCAL_BANDWIDTH = "1G"
+"""Bytes a second between ranks of a host."""
+
 _ASSUMED_ROWS = 1_000_000
 _UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 _AMOUNT = re.compile(r"^(\d+(?:\.\d+)?)([kMGBT]?)$")
@@ -80,19 +89,19 @@ def plan_command(
         typer.Option(
             parser=amount, metavar="AMOUNT", help="Operations a second of a rank's matrix products."
         ),
-    ] = cast(float, "45G"),
+    ] = cast(float, FLOPS),
     memory_bandwidth: Annotated[
         float,
         typer.Option(
             parser=amount, metavar="AMOUNT", help="Bytes a second that a rank reads and writes."
         ),
-    ] = cast(float, "14G"),
+    ] = cast(float, MEMORY_BANDWIDTH),
     link_bandwidth: Annotated[
         float,
         typer.Option(
             parser=amount, metavar="AMOUNT", help="Bytes a second that a host sends (and gets)."
         ),
-    ] = cast(float, "1.25G"),
+    ] = cast(float, LINK_BANDWIDTH),
     link_latency: Annotated[
         float, typer.Option(min=0.0, help="Microseconds of a message between hosts.")
     ] = 50.0,
@@ -101,7 +110,7 @@ def plan_command(
         typer.Option(
             parser=amount, metavar="AMOUNT", help="Bytes a second between ranks of a host."
         ),
-    ] = cast(float, "1G"),
+    ] = cast(float, LOCAL_BANDWIDTH),
     price: Annotated[float, typer.Option(min=0.0, help="Price of a host for an hour.")] = 0.0,
     grow: Annotated[
         Literal["accumulate", "batch"],

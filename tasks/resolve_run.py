@@ -30,6 +30,26 @@ def resolve(config: PipelineConfig, day: date | None = None, *, force: bool = Fa
         NothingToDoError: The lake is empty or ends long before the day.
         ConfigError: There is no day to train on.
     """
+    spec = draft(config, day, force=force)
+    if spec.mlflow_run_id is None:
+        parent = tracking.start_parent_run(spec.run_id, spec.day, spec.config)
+        spec = spec.model_copy(update={"mlflow_run_id": parent})
+        spec.save()
+    return spec
+
+
+def draft(config: PipelineConfig, day: date | None = None, *, force: bool = False) -> RunSpec:
+    """The run as it would be resolved; nothing is written, neither in the lake nor in MLflow.
+
+    Args:
+        config: All settings.
+        day: Last test day; by default the newest day of the lake.
+        force: Start a new run even when this day was run with these settings.
+
+    Raises:
+        NothingToDoError: The lake is empty or ends long before the day.
+        ConfigError: There is no day to train on.
+    """
     lake = Lake(config.lake)
     config = config.model_copy(update={"lake": lake.url})
     present = lake.days(INTERACTIONS)
@@ -60,7 +80,7 @@ def resolve(config: PipelineConfig, day: date | None = None, *, force: bool = Fa
     if lake.exists(path):
         return load_run_spec(f"{lake.url}/{path}")
     champion = tracking.current_champion(config)
-    spec = RunSpec(
+    return RunSpec(
         run_id=run_id,
         day=day,
         train_days=train_days,
@@ -69,10 +89,7 @@ def resolve(config: PipelineConfig, day: date | None = None, *, force: bool = Fa
         champion=champion,
         warm_start=choose_model(config, lake, train_days, test_days, champion),
         code_version=code_version(),
-        mlflow_run_id=tracking.start_parent_run(run_id, day, config),
     )
-    spec.save()
-    return spec
 
 
 def _split(

@@ -120,6 +120,10 @@ def step_command(
     day: Annotated[str | None, typer.Option(help="resolve_run: last test day.")] = None,
     settings: SetOption = None,
     force: ForceOption = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="resolve_run: print the plan of the run; write nothing."),
+    ] = False,
 ) -> None:
     """Run one step; the last line on standard output is its result as JSON, with its `seconds`.
 
@@ -127,10 +131,16 @@ def step_command(
     `tailtower step resolve_run --config conf/demo.yaml --day 2026-01-08`.
     """
     if name == RESOLVE.name:
-        from tasks.resolve_run import resolve
+        from tasks.resolve_run import draft, resolve
 
         started = time.monotonic()
         loaded = load_config(config, settings or ())
+        if dry_run:
+            from tasks.preview import preview
+
+            planned = draft(loaded, parse_day(day) if day else None, force=force)
+            print(json.dumps({"run_id": planned.run_id, "plan": preview(planned)}))
+            return
         spec = resolve(loaded, parse_day(day) if day else None, force=force)
         answer = {
             "run_spec": spec.uri,
@@ -139,6 +149,7 @@ def step_command(
             "roles": list(spec.config.roles),
             "window": [spec.train_days[0].isoformat(), spec.train_days[-1].isoformat()],
             "mlflow_run_id": spec.mlflow_run_id,
+            "links": _links(spec),
             "seconds": round(time.monotonic() - started, 3),
         }
         print(json.dumps(answer))
@@ -161,6 +172,14 @@ def step_command(
     result = execute(load_run_spec(run_spec), name, role)
     timed = result.model_copy(update={"seconds": round(time.monotonic() - started, 3)})
     print(timed.model_dump_json())
+
+
+def _links(spec: RunSpec) -> dict[str, str]:
+    """Page of the day's run in MLflow, when MLflow has pages."""
+    from tasks.tracking.pages import run_page
+
+    page = run_page(spec.config, spec.mlflow_run_id) if spec.mlflow_run_id else None
+    return {"mlflow_run": page} if page else {}
 
 
 def parse_day(text: str) -> date:

@@ -28,7 +28,7 @@ from tasks.launch.protocol import CHECKPOINTS, JOB
 from tasks.progress import Ticker, log, progress
 from tasks.run_spec import RunSpec, StepResult
 from tasks.serving.bundles import MODEL
-from tasks.tracking.pages import run_page
+from tasks.tracking.pages import artifact_page, run_page
 from tasks.train_worker import ERROR, PROGRESS, TRACKING
 from tasks.training_job import job_folder
 
@@ -37,6 +37,8 @@ Kind = Literal["two_tower", "traditional", "popularity"]
 _KINDS: dict[str, Kind] = {"candidate": "two_tower"}
 TRACES = "traces"
 """Folder beside the checkpoints, and of the run's artifacts, with traces of steps."""
+LOGS = "logs"
+"""Folder of the run's artifacts with what the ranks wrote."""
 _POLL_SECONDS = 0.25
 _TAIL_LINES = 15
 
@@ -87,6 +89,9 @@ def run(spec: RunSpec, role: str) -> StepResult:
     if state is not None:
         outputs[warm_start.STATE] = state
         facts["optimizer_state_bytes"] = state.manifest.meta["bytes"]
+    logs = _newest_logs(launcher_of(spec.config), job_folder(spec, role))
+    if logs and (page := artifact_page(spec.config, child, f"{LOGS}/{logs[0].name}")):
+        links["training_log"] = page
     return StepResult.of(f"train.{role}", outputs, mlflow_run_id=child, links=links, **facts)
 
 
@@ -152,8 +157,14 @@ def _run_job(spec: RunSpec, role: str, kind: Kind, job: TrainJob, folder: Path, 
         status = _follow(launcher, folder, shown, role)
     if status is not JobStatus.SUCCEEDED:
         raise _failure(launcher, folder, shown, role)
+    tracking.log_artifact_files(spec.config, child, LOGS, _newest_logs(launcher, folder))
     traces = sorted((folder / TRACES).glob("trace-*"))
     tracking.log_artifact_files(spec.config, child, TRACES, traces)
+
+
+def _newest_logs(launcher: Launcher, folder: Path) -> list[Path]:
+    """The newest log of each node and of the supervisor: later attempts go on where others died."""
+    return list({path.name: path for path in launcher.logs(folder)}.values())
 
 
 def _shape(spec: RunSpec, kind: Kind) -> JobShape:

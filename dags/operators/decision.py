@@ -11,13 +11,12 @@ from airflow.sdk import Context, Param
 from airflow.sdk.exceptions import AirflowFailException
 
 from dags.operators.champion import CHAMPION, CHAMPION_OUTLET
-from dags.operators.links import ComparisonLink
-from dags.operators.step import CompareOperator, StepOperator
+from dags.operators.step import CompareOperator, GateOperator, StepOperator, note_decision
 from dags.operators.step_failure import failure
 from dags.settings import answer_hours
 
 
-class ApproveOperator(StepOperator, HITLOperator):
+class ApproveOperator(GateOperator, HITLOperator):
     """Asks a person about a model that the gate proposed; passes every other decision on.
 
     The question stands under *Required actions* with the comparison's table. No answer in time
@@ -30,7 +29,6 @@ class ApproveOperator(StepOperator, HITLOperator):
         proposal: The comparison in Markdown.
     """
 
-    operator_extra_links = (ComparisonLink(),)
     template_fields: Sequence[str] = (
         *StepOperator.template_fields,
         "decision",
@@ -63,6 +61,7 @@ class ApproveOperator(StepOperator, HITLOperator):
             AirflowFailException: It failed in a way that comes again.
             AirflowException: It failed in a way that may go away.
         """
+        self.keep_comparison(context)
         if self.decision == "proposed":
             HITLOperator.execute(self, context)
         return self.run_step(context)
@@ -81,7 +80,7 @@ class ApproveOperator(StepOperator, HITLOperator):
         ended = self.run_process(context, arguments, module="tasks.cli")
         if ended.status:
             raise failure("answer", ended)
-        return self.run_step(context)
+        return note_decision(context, self.run_step(context))
 
 
 class PublishOperator(CompareOperator):

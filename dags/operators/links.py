@@ -43,6 +43,20 @@ class MlflowRunLink(StepLink):
     address = "mlflow_run"
 
 
+class TrainingLogLink(StepLink):
+    """What the ranks wrote, in MLflow; while they run it is in the task's own log."""
+
+    label = "Training log"
+    address = "training_log"
+
+
+class DashboardLink(StepLink):
+    """Dask's dashboard; it answers while the step runs."""
+
+    label = "Dask dashboard"
+    address = "dask_dashboard"
+
+
 class ComparisonLink(StepLink):
     """The runs of the day side by side in MLflow."""
 

@@ -11,15 +11,24 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from pydantic import JsonValue
 
 from dags.operators.champion import CHAMPION
-from dags.operators.links import ComparisonLink, DataDocsLink, MlflowRunLink
+from dags.operators.links import (
+    ComparisonLink,
+    DashboardLink,
+    DataDocsLink,
+    MlflowRunLink,
+    TrainingLogLink,
+    web_addresses,
+)
 from dags.operators.process_task import ProcessTask, log_facts, require_result
 from dags.operators.step_failure import is_not_yet, is_nothing_to_do
 from dags.run_day import resolve_day
+from dags.run_note import decided_note, resolved_note, write_note
 from dags.settings import config_path
-from dags.trigger_form import overrides
+from dags.trigger_form import DRY_RUN, overrides
 from tasks.steps import RESOLVE
 
 _MANUAL = "manual"
+_NOTE = "note"
 _JOB_STATUS = "job_status"
 
 _FOR_PEOPLE = {"decision", "reason", "proposal"}
@@ -70,6 +79,12 @@ class ValidateOperator(StepOperator):
     operator_extra_links = (DataDocsLink(),)
 
 
+class DaskOperator(StepOperator):
+    """A step whose tasks run on Dask; its dashboard is linked while the step runs."""
+
+    operator_extra_links = (DashboardLink(),)
+
+
 class TrainOperator(ResumableJobMixin, StepOperator):
     """Trains the model of one role, in a job that outlives the task.
 
@@ -80,7 +95,7 @@ class TrainOperator(ResumableJobMixin, StepOperator):
     (`on_kill`) ends the job on every host.
     """
 
-    operator_extra_links = (MlflowRunLink(),)
+    operator_extra_links = (MlflowRunLink(), TrainingLogLink())
     external_id_key = "training_job"
 
     def __init__(self, **kwargs: Any) -> None:
@@ -130,12 +145,52 @@ class CompareOperator(StepOperator):
     operator_extra_links = (ComparisonLink(),)
 
 
+class GateOperator(StepOperator):
+    """Decides, and states the decision in the run's note."""
+
+    operator_extra_links = (ComparisonLink(),)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Runs the step; see `StepOperator.execute`."""
+        self.keep_comparison(context)
+        return note_decision(context, self.run_step(context))
+
+    def keep_comparison(self, context: Context) -> None:
+        """Makes the button lead where that of `compare` leads."""
+        self._keep_links(context, {ComparisonLink.address: comparison_of(context)})
+
+
+def comparison_of(context: Context) -> str | None:
+    """Page of the run's comparison, once there is one."""
+    page: str | None = context["ti"].xcom_pull(task_ids="compare", key=ComparisonLink().xcom_key)
+    return page
+
+
+def note_decision(context: Context, result: dict[str, Any]) -> dict[str, Any]:
+    """Adds a decision to the run's note; returns the result as it is."""
+    ti, facts = context["ti"], result.get("facts", {})
+    if "decision" in facts:
+        write_note(
+            context,
+            decided_note(
+                ti.xcom_pull(task_ids=RESOLVE.name, key=_NOTE) or "",
+                facts["decision"],
+                facts.get("reason", ""),
+                comparison_of(context),
+            ),
+        )
+    return result
+
+
 class ResolveRunOperator(ProcessTask):
     """First step: fixes the run from its day, the trigger form and the pipeline file.
 
     Its return value is the list of roles, because Airflow maps tasks over return values only;
-    `run_spec`, `run_id`, `day`, `window` and `seconds` are XComs of those names.
+    `run_spec`, `run_id`, `day`, `window` and `seconds` are XComs of those names. A dry run leaves
+    the plan instead, as XCom `plan` and as the run's note.
     """
+
+    operator_extra_links = (MlflowRunLink(),)
 
     def __init__(self, **kwargs: Any) -> None:
         # The champion of that moment is what the candidate has to beat; naming it here also
@@ -149,7 +204,8 @@ class ResolveRunOperator(ProcessTask):
             The roles to train.
 
         Raises:
-            AirflowSkipException: The logs end long before the day, and nobody asked for the day.
+            AirflowSkipException: It was a dry run; or the logs end long before the day, and nobody
+                asked for the day.
             AirflowFailException: The form or the pipeline file is wrong.
             AirflowException: A service that is needed does not answer.
         """
@@ -158,10 +214,21 @@ class ResolveRunOperator(ProcessTask):
             # A schedule that outlives its data would turn red every night and hide real failures.
             raise AirflowSkipException("\n".join(ended.last_lines))
         result = require_result(RESOLVE.name, ended)
+        if "plan" in result:
+            self.log.info("plan\n%s", result["plan"])
+            context["ti"].xcom_push(key="plan", value=result["plan"])
+            write_note(context, result["plan"])
+            raise AirflowSkipException("a dry run: the plan is in the run's note")
         for key in ("run_spec", "run_id", "day", "window", "seconds"):
             if key in result:
                 context["ti"].xcom_push(key=key, value=result[key])
         self.log.info("run", **log_facts(result))
+        links = web_addresses(result.get("links"))
+        self._keep_links(context, links)
+        if "window" in result:
+            note = resolved_note(result["run_id"], result["day"], result["window"], links)
+            context["ti"].xcom_push(key=_NOTE, value=note)
+            write_note(context, note)
         try:
             return [str(role) for role in result["roles"]]
         except KeyError as missing:
@@ -182,6 +249,8 @@ class ResolveRunOperator(ProcessTask):
             arguments += ["--set", override]
         if params.get("force"):
             arguments.append("--force")
+        if params.get(DRY_RUN):
+            arguments.append("--dry-run")
         return arguments
 
 

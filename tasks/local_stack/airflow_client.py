@@ -79,6 +79,7 @@ class AirflowClient:
         username: User name.
         password: Their password.
         timeout: Seconds until a single request is given up.
+        attempts: How often a request is sent before it is given up.
         transport: For tests: what carries the requests.
     """
 
@@ -89,6 +90,7 @@ class AirflowClient:
         password: str,
         *,
         timeout: float = 30.0,
+        attempts: int = _ATTEMPTS,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self.url = url.rstrip("/")
@@ -100,6 +102,7 @@ class AirflowClient:
             # Proxies of the environment are for the outer world.
             trust_env=False,
         )
+        self._attempts = attempts
         self._token: str | None = None
 
     @classmethod
@@ -196,9 +199,17 @@ class AirflowClient:
             return self.dag_run(dag_id, run_id)
         return _dag_run(response.json())
 
+    def dag_runs(self, dag_id: str) -> list[DagRun]:
+        """All runs of a DAG."""
+        return [_dag_run(run) for run in self._pages(f"/dags/{quote(dag_id)}/dagRuns", "dag_runs")]
+
     def dag_run(self, dag_id: str, run_id: str) -> DagRun:
         """The present state of a run."""
         return _dag_run(self._request("GET", _run_path(dag_id, run_id)).json())
+
+    def set_note(self, dag_id: str, run_id: str, note: str) -> None:
+        """Replaces the note of a run (Markdown, at most 1000 characters)."""
+        self._request("PATCH", _run_path(dag_id, run_id), json={"note": note})
 
     def task_instances(self, dag_id: str, run_id: str) -> list[TaskInstance]:
         """The tasks of a run, in the order in which they started; those to come last."""
@@ -304,7 +315,7 @@ class AirflowClient:
         """
         problem = ""
         headers = arguments.pop("headers", {})
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(self._attempts):
             if attempt:
                 time.sleep(_FIRST_PAUSE * 2 ** (attempt - 1))
             try:

@@ -15,7 +15,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tasks.local_stack.credentials import ADMIN, Credentials
+from tasks.local_stack.credentials import (
+    ADMIN,
+    Credentials,
+    ensure_password_file,
+    read_password,
+)
 from tasks.local_stack.settings import HOST, TRAINING_POOL, StackSettings, code_root
 
 ReadyCheck = Callable[[float], bool]
@@ -136,6 +141,17 @@ def airflow_environment(
         "AIRFLOW_HOME": str(home),
         "PYTHONPATH": str(code_root()),
         "MLFLOW_TRACKING_URI": f"http://{HOST}:{ports['mlflow']}",
+        # With it tasks write the notes of their runs.
+        "AIRFLOW_CONN_TAILTOWER_AIRFLOW": json.dumps(
+            {
+                "conn_type": "http",
+                "schema": "http",
+                "host": HOST,
+                "port": ports["airflow"],
+                "login": ADMIN,
+                "password": read_password(ensure_password_file(home)),
+            }
+        ),
         **{f"AIRFLOW__{name}": value for name, value in options.items()},
     }
     if settings.pipeline_config is not None:

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tasks.config import DaskSettings
@@ -193,7 +194,15 @@ def _started_here(settings: DaskSettings) -> Iterator[Client]:
     ):
         seconds = round(time.monotonic() - started, 1)
         log("Dask cluster started on this machine", workers=settings.workers, seconds=seconds)
+        if find_spec("bokeh") is not None:  # without it the page is empty
+            _tell_of_dashboard(client)
         yield client
+
+
+def _tell_of_dashboard(client: Client) -> None:
+    """Reports the dashboard's address; a scheduler shows it as a link while the step runs."""
+    if client.dashboard_link:
+        log("links", dask_dashboard=client.dashboard_link)
 
 
 def worker_environment(workers: int) -> dict[str, Any]:
@@ -238,6 +247,7 @@ def _connect(settings: DaskSettings, lake: Lake) -> Iterator[Client]:
         _check_lake(client, lake)
         workers = len(client.nthreads())  # type: ignore[no-untyped-call]
         log("tasks run on the Dask cluster", scheduler=address, workers=workers)
+        _tell_of_dashboard(client)
         yield client
 
 

@@ -36,6 +36,8 @@ _ENVIRONMENT = {
 }
 for _name, _value in _ENVIRONMENT.items():  # before anything imports MLflow, which reads some once
     os.environ.setdefault(_name, _value)
+_OF_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
+"""Tag by which MLflow's pages show runs and models first, not traces of prompts."""
 _CREDENTIALS = re.compile(r"(?<=//)[^/@]+@")
 
 
@@ -108,7 +110,9 @@ def experiment_id(config: PipelineConfig) -> str:
         found = mlflow.get_experiment_by_name(name)
         if found is None:
             try:
-                return str(mlflow.create_experiment(name, _artifact_location(config)))
+                return str(
+                    mlflow.create_experiment(name, _artifact_location(config), tags=_OF_TRAINING)
+                )
             except Exception as error:
                 # Two runs may start at once; the one that comes second takes the first one's.
                 if getattr(error, "error_code", None) != "RESOURCE_ALREADY_EXISTS":

@@ -275,7 +275,9 @@ def _get_or_create(
             if run.info.status != "RUNNING":
                 mlflow.update_run(found, status="RUNNING")
         # MLflow never changes a parameter: a run that is taken up again keeps those it has.
-        params = [Param(k, v) for k, v in flat_params(config).items() if k not in known]
+        # The role, because MLflow's comparison draws lines between what differs.
+        wanted = {**flat_params(config), "role": role}
+        params = [Param(k, v) for k, v in wanted.items() if k not in known]
         for start in range(0, len(params), _PARAMS_AT_ONCE):
             batch = params[start : start + _PARAMS_AT_ONCE]
             mlflow.log_batch(found, params=batch, synchronous=True)

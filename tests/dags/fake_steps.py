@@ -21,6 +21,7 @@ import click
 @click.option("--day")
 @click.option("--set", "settings", multiple=True)
 @click.option("--force", is_flag=True)
+@click.option("--dry-run", is_flag=True)
 def main(step, **options) -> None:
     folder = Path(os.environ["FAKE_STEPS"])
     name = f"{step}.{options['role']}" if options["role"] else step

@@ -17,18 +17,6 @@ def test_it_is_triggered_by_the_champion_alone():
     assert json.dumps(DagSerialization.serialize_dag(dag))
 
 
-def test_it_keeps_the_rules_of_every_dag():
-    assert {"tailtower", "serving"} <= dag.tags
-    assert dag.doc_md
-    assert dag.description
-    assert (dag.max_active_runs, dag.catchup) == (1, False)
-    for task in dag.tasks:
-        assert task.owner == "tailtower"
-        assert task.doc_md
-        assert task.retries == 2
-        assert task.execution_timeout
-
-
 def test_the_newest_event_names_the_run():
     task: Any = dag.get_task("export_items")
     events = {CHAMPION: [{"extra": {"run_spec": "old"}}, {"extra": {"run_spec": "new"}}]}

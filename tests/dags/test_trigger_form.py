@@ -17,6 +17,9 @@ GOOD: dict[str, list[Any]] = {
     "day": [None, "2026-03-09"],
     "config": [None, "", "conf/demo.yaml", "/etc/tailtower/shop.yml"],
     "force": [True, False],
+    "dry_run": [True, False],
+    "warm_start": [None, "none", "champion", "latest"],
+    "nodes": [None, "", "1", "2:8"],
     "window_days": [None, 1, 365],
     "min_count": [None, 1, 100],
     "tail_buckets": [None, 1, 4096],
@@ -34,6 +37,9 @@ BAD: dict[str, list[Any]] = {
     "day": ["yesterday", "2026-02-30", "09.03.2026", 20260309],
     "config": ["conf/demo.json", 3],
     "force": ["yes", None],
+    "dry_run": ["yes", None],
+    "warm_start": ["yes", False, "newest"],
+    "nodes": [2, "two", "1:", "2-8", "-1"],
     "window_days": [0, 1.5, "14", 3651],
     "min_count": [0, -1, "ten"],
     "tail_buckets": [0],
@@ -95,13 +101,21 @@ def test_every_field_has_title_section_and_help(param: Param):
 @pytest.mark.parametrize("knob", KNOBS, ids=lambda knob: knob.name)
 def test_good_answers_reach_the_setting_they_name(knob):
     for value in GOOD[knob.name]:
-        if value in (None, []):
+        if value in (None, [], ""):
             continue
-        config = load_config(DEMO, overrides({knob.name: value})).model_dump(mode="json")
+        more = ["launch.kind=dask", "dask.scheduler=tcp://127.0.0.1:8786"] if value == "2:8" else []
+        config = load_config(DEMO, overrides({knob.name: value}) + more).model_dump(mode="json")
         found = [config]
         for part in knob.key.split("."):
             found = [v for node in found for v in (node.values() if part == "*" else [node[part]])]
         assert found == [value] * (len(config["tables"]) if "*" in knob.key else 1)
+
+
+def test_a_default_of_the_form_is_an_answer():
+    """What a scheduled run of a DAG with other defaults changes."""
+    assert overrides(ParamsDict(trigger_form(warm_start="none")).validate()) == [
+        "training.warm_start.model=none"
+    ]
 
 
 def test_answers_become_yaml_in_the_order_of_the_form():

@@ -2,7 +2,14 @@
 
 import pytest
 
-from dags.operators.links import ComparisonLink, DataDocsLink, MlflowRunLink, web_addresses
+from dags.operators.links import (
+    ComparisonLink,
+    DashboardLink,
+    DataDocsLink,
+    MlflowRunLink,
+    TrainingLogLink,
+    web_addresses,
+)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:5000/#/runs/1", "https://mlflow.example/x"])
@@ -23,6 +30,12 @@ def test_what_is_no_mapping_is_dropped(bad: object):
 
 
 def test_buttons_have_names_of_their_own():
-    links = (MlflowRunLink(), ComparisonLink(), DataDocsLink())
-    assert [link.name for link in links] == ["MLflow run", "Comparison in MLflow", "Data Docs"]
-    assert len({link.xcom_key for link in links}) == 3
+    links = (MlflowRunLink(), ComparisonLink(), DataDocsLink(), TrainingLogLink(), DashboardLink())
+    assert [link.name for link in links] == [
+        "MLflow run",
+        "Comparison in MLflow",
+        "Data Docs",
+        "Training log",
+        "Dask dashboard",
+    ]
+    assert len({link.xcom_key for link in links}) == 5

@@ -27,6 +27,7 @@ from dags.operators.decision import ApproveOperator, PublishOperator
 from dags.operators.process_task import XCOM_LIMIT_BYTES
 from dags.operators.step import (
     AwaitPartitionSensor,
+    GateOperator,
     ResolveRunOperator,
     StepOperator,
     TrainOperator,
@@ -38,10 +39,14 @@ class FakeTask:
 
     def __init__(self) -> None:
         self.xcoms: dict[str, Any] = {}
+        self.earlier: dict[tuple[str, str], Any] = {}
         self.stats_tags: dict[str, str] = {}
 
     def xcom_push(self, key: str, value: Any) -> None:
         self.xcoms[key] = value
+
+    def xcom_pull(self, task_ids: str, key: str) -> Any:
+        return self.earlier.get((task_ids, key))
 
     def get_first_reschedule_date(self, context: Any) -> None:
         return None
@@ -77,6 +82,14 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         return tmp_path / "arguments"
 
     return install
+
+
+@pytest.fixture(autouse=True)
+def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the operators write on the run."""
+    written: list[str] = []
+    monkeypatch.setattr("dags.operators.step.write_note", lambda _, text: written.append(text))
+    return written
 
 
 def is_alive(pid: int) -> bool:
@@ -342,6 +355,50 @@ def test_the_end_of_the_logs_skips_what_nobody_asked_for(shell, run_type: str, r
     shell("echo 'the newest day is 2026-01-31' >&2; exit 20")
     with pytest.raises(raised, match="newest day is 2026-01-31"):
         run(ResolveRunOperator(task_id="resolve_run"), context(run_type))
+
+
+def test_a_dry_run_leaves_the_plan_and_skips_the_rest(shell, notes):
+    arguments = shell("""echo '{"run_id": "x", "plan": "**Dry run of 2026-03-09**"}'""")
+    given = context(day="2026-03-09", dry_run=True, config="mine.yaml")
+    with pytest.raises(AirflowSkipException, match="dry run"):
+        run(ResolveRunOperator(task_id="resolve_run"), given)
+    assert arguments.read_text().split()[-1] == "--dry-run"
+    assert given["ti"].xcoms == {"plan": "**Dry run of 2026-03-09**"}
+    assert notes == ["**Dry run of 2026-03-09**"]
+
+
+def test_a_run_states_its_day_and_then_its_decision(shell, notes):
+    page = "http://127.0.0.1:5000/#/experiments/1/runs/abc"
+    resolved = {
+        "run_spec": "/lake/run_spec.json",
+        "run_id": "2026-03-09-abc",
+        "day": "2026-03-09",
+        "roles": ["candidate"],
+        "window": ["2026-02-23", "2026-03-08"],
+        "links": {"mlflow_run": page},
+    }
+    shell(f"echo '{json.dumps(resolved)}'")
+    given = context(day="2026-03-09")
+    resolve = ResolveRunOperator(task_id="resolve_run")
+    assert run(resolve, given) == ["candidate"]
+    assert resolve.links == {"mlflow_run": page}
+    shell("""echo '{"facts": {"decision": "rejected", "reason": "recall fell by 0.01"}}'""")
+    decided = context()
+    comparison = "http://127.0.0.1:5000/#/compare-runs?runs=x"
+    decided["ti"].earlier = {
+        ("resolve_run", "note"): given["ti"].xcoms["note"],
+        ("compare", "_link_ComparisonLink"): comparison,
+    }
+    gate = GateOperator(task_id="gate", step="gate", run_spec="/lake/run_spec.json")
+    run(gate, decided)
+    assert gate.links == {"comparison": comparison}
+    first = "**2026-03-09**: trains on 2026-02-23 … 2026-03-08"
+    day = f"- run `2026-03-09-abc`\n- [the day in MLflow]({page})"
+    assert notes == [
+        f"{first}\n\n{day}",
+        f"{first}; **rejected**\n\n{day}\n- recall fell by 0.01\n"
+        f"- [the comparison in MLflow]({comparison})",
+    ]
 
 
 def sensor() -> AwaitPartitionSensor:

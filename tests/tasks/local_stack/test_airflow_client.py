@@ -73,6 +73,14 @@ def test_a_repeated_trigger_finds_the_run_of_the_first_attempt(client, server):
     assert server.requests[-1].method == "GET"
 
 
+def test_a_note_is_written_on_its_run(client, server):
+    server.answers = [ok(RUN)]
+    client.set_note("daily", "mine", "**2026-01-02**")
+    (request,) = server.requests
+    assert (request.method, request.url.path) == ("PATCH", "/api/v2/dags/daily/dagRuns/mine")
+    assert request.content == b'{"note":"**2026-01-02**"}'
+
+
 def test_the_logical_date_is_always_sent(client, server):
     server.answers = [ok(RUN)]
     client.trigger("daily", "mine")
