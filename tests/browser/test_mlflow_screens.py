@@ -47,8 +47,9 @@ def settled(page: Any, stack: Any) -> None:
     page.goto(stack.mlflow_url)
     page.get_by_text("Model training", exact=True).first.click()
     assistant = page.get_by_text("MLflow Assistant", exact=True).last
-    if assistant.is_visible():
-        assistant.locator("xpath=following::button[3]").click()
+    assistant.wait_for()
+    assistant.locator("xpath=following::button[3]").click()
+    assistant.wait_for(state="hidden")
     page.wait_for_timeout(1500)
 
 
