@@ -59,6 +59,8 @@ it would have to beat, and how much memory and time its training takes by the fo
 tailtower step resolve_run --config conf/demo.yaml --day 2026-01-08 --dry-run
 ```
 
+![The section Run of the trigger form](images/airflow-form.png)
+
 ## Notes and buttons
 
 A run's note says its day and window, and later what was decided and why. Tasks write it through

@@ -46,7 +46,14 @@ class ApproveOperator(GateOperator, HITLOperator):
             options=[self.APPROVE, self.REJECT],
             defaults=[self.REJECT],
             params={
-                "reason": Param("", type="string", title="Reason", description="Kept with the run.")
+                # With an empty text as default the page keeps its buttons disabled until
+                # something is typed.
+                "reason": Param(
+                    None,
+                    type=["null", "string"],
+                    title="Reason",
+                    description="Kept with the run.",
+                )
             },
             response_timeout=timedelta(hours=answer_hours()),
             **kwargs,

@@ -47,8 +47,9 @@ def settled(page: Any, stack: Any) -> None:
     page.goto(stack.mlflow_url)
     page.get_by_text("Model training", exact=True).first.click()
     assistant = page.get_by_text("MLflow Assistant", exact=True).last
-    if assistant.is_visible():
-        assistant.locator("xpath=following::button[3]").click()
+    assistant.wait_for()
+    assistant.locator("xpath=following::button[3]").click()
+    assistant.wait_for(state="hidden")
     page.wait_for_timeout(1500)
 
 
@@ -80,8 +81,9 @@ def test_all_days_have_charts(page, stack, airflow, day_run, shoot):
     visit(page, f"{experiment}/runs")
     page.get_by_role("link", name="shop: all days").click()
     page.get_by_role("tab", name="Model metrics").click()
-    assert drawn_charts(page) >= 3
     page.get_by_placeholder("Search metric charts").fill("recall_at_20")
+    page.get_by_text("recall_at_20 (", exact=False).first.wait_for()
+    assert drawn_charts(page) >= 3
     shoot("mlflow-all-days", rest_ms=3000)
 
 
