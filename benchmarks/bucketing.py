@@ -2,12 +2,13 @@
 
     python -m benchmarks.bucketing [--data NAME …] [--shares 0.1 …] [--seeds 3] [--figure FILE.svg]
 
-The model is that of the quality benchmarks without attributes, so that the table of items is its
-only one. With a row for every item it is the measure; then the table gets a share of those bytes,
-the optimizer's among them, spent in several ways (`WAYS`), and everything else stays. The last
-line is one JSON object; `kept` is the Recall@20 of a way over that of the full table, at the same
-seed, averaged over seeds. Data sets have the sizes of `SIZES` unless the call names others. With
-`--cache` a second call takes up where the first one ended.
+The model is that of the quality benchmarks without attributes and neighbours, so that the table of
+items is its only one; a way may have some neighbours, and pays for their lists. With a row for
+every item it is the measure; then the table gets a share of those bytes, the optimizer's among
+them, spent in several ways (`WAYS`), and everything else stays. The last line is one JSON object;
+`kept` is the Recall@20 of a way over that of the full table, at the same seed, averaged over seeds.
+Data sets have the sizes of `SIZES` unless the call names others. With `--cache` a second call takes
+up where the first one ended.
 """
 
 from __future__ import annotations
@@ -16,21 +17,16 @@ import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
-from scipy import sparse
 
-from benchmarks.classical import Matrix, matrix_of
 from benchmarks.options import cache_folder
-from benchmarks.quality_run import RECIPE, Observed, TestUsers, over_seeds, prepare, say
+from benchmarks.quality_run import RECIPE, Observed, over_seeds, prepare, say
 from benchmarks.rating_logs import LOGS, RatingLog
 from tasks.config import digest_of
 from tasks.run_spec import RunSpec
@@ -45,7 +41,7 @@ _WIDTH = {"fp32": 4, "fp16": 2}
 _STATE_BYTES = 4
 """Row-wise Adagrad keeps one number a row."""
 _CODE_BYTES = 4
-"""Number of a row, where each tail ID has its own."""
+"""Number of a neighbour."""
 _LEAST_ROWS = 6
 METRICS = ("recall_at_20", "ndcg_at_20", "recall_at_20/head", "recall_at_20/tail")
 
@@ -60,15 +56,14 @@ class Way:
         hashes: Bucket rows of a tail ID; 0 leaves it without any vector.
         dim: Width of a row.
         dtype: Type of its numbers.
-        neighbours: Whether a tail ID has the row of the owner that it most often comes with in
-            place of its first bucket.
+        neighbours: Items with a row of their own whose rows the item tower reads beside an item's.
     """
 
     own: float | None
     hashes: int = 1
     dim: int = 64
     dtype: Literal["fp32", "fp16"] = "fp32"
-    neighbours: bool = False
+    neighbours: int = 0
 
     @property
     def row_bytes(self) -> int:
@@ -80,10 +75,22 @@ class Way:
 
         Args:
             budget: Bytes.
-            ids: IDs of the full table; where each needs the number of a row, that costs, too.
+            ids: IDs of the full table; the lists of their neighbours cost, too.
         """
-        numbers = _CODE_BYTES * ids if self.neighbours else 0
-        return max(_LEAST_ROWS, int((budget - numbers) / self.row_bytes))
+        return max(_LEAST_ROWS, int((budget - self.list_bytes(ids)) / self.row_bytes))
+
+    def list_bytes(self, ids: int) -> int:
+        """Bytes of the neighbours of so many IDs."""
+        return _CODE_BYTES * self.neighbours * ids
+
+    @property
+    def item_features(self) -> list[dict[str, Any]]:
+        """Inputs of the item tower."""
+        features: list[dict[str, Any]] = [{"name": _FEATURE, "table": TABLE}]
+        if self.neighbours:
+            kind = {"kind": "neighbours", "max_length": self.neighbours}
+            features.append({"name": "neighbours", "table": TABLE, **kind})
+        return features
 
     def table(self, rows: int) -> dict[str, Any]:
         """Settings of a table with so many rows, the padding row included."""
@@ -113,9 +120,7 @@ WAYS = {
     "double hashing, 1/10": Way(own=0.9, hashes=2),
     "1/10, fp16": Way(own=0.9, dtype="fp16"),
     "1/10, fp16, 32 wide": Way(own=0.9, dim=32, dtype="fp16"),
-    "neighbour + 1/4, fp16, 32 wide": Way(
-        own=0.75, hashes=2, dim=32, dtype="fp16", neighbours=True
-    ),
+    "2 neighbours, 1/10, fp16, 32 wide": Way(own=0.9, dim=32, dtype="fp16", neighbours=2),
 }
 """By name; a fraction says how many of the rows are buckets."""
 CLOSE = (FULL, "shared bucket", "modulo hash", "hashed buckets, 1/10")
@@ -167,22 +172,19 @@ class World:
         """
         table = way.table(rows) if rows else {**way.table(3), "vocabulary": {"min_count": 1}}
         settings = [RECIPE.read_text(encoding="utf-8"), table, way.hashes, self.epochs, seed]
-        settings += ["neighbours"] if way.neighbours else []
+        settings += [way.item_features]
         file = self.folder / "cells" / f"{digest_of([self.name, len(self.log), settings])}.json"
         if file.exists():
             known: dict[str, float] = json.loads(file.read_text(encoding="utf-8"))
             return known
         changes = {
             f"tables.{TABLE}": table,
+            "model.item.features": way.item_features,
             "training.epochs": self.epochs,
             "training.seed": seed,
         }
         spec = prepare(self.folder / "lake", self.log, changes)
-        corpus = None
-        if way.hashes == 0:
-            corpus = self._corpus(spec, owners_only)
-        elif way.neighbours:
-            corpus = self._corpus(spec, lambda c, buckets: with_neighbours(c, buckets, spec))
+        corpus = self._corpus(spec) if way.hashes == 0 else None
         training = Observed(spec, "two_tower", self.folder / "training", corpus_file=corpus)
         [(_, seconds, metrics)] = training.run(1 / self.epochs)
         used = int(spec.output("vocabulary", TABLE).manifest.meta["rows"])
@@ -194,18 +196,13 @@ class World:
         partial.replace(file)
         return found
 
-    def _corpus(self, spec: RunSpec, change: Callable[[pa.Table, int], pa.Table]) -> Path:
-        """A file with a run's corpus as no table of the product has it.
-
-        Args:
-            spec: The run.
-            change: Takes the corpus and the number of tail buckets.
-        """
+    def _corpus(self, spec: RunSpec) -> Path:
+        """A file with a run's corpus whose IDs have their own row or none."""
         examples = spec.output("examples", "examples")
         corpus = spec.lake().read_table(examples.file("items/part-0.parquet"))
         buckets = int(spec.output("vocabulary", TABLE).manifest.meta["tail_buckets"])
         path = self.folder / "corpus.parquet"
-        pq.write_table(change(corpus, buckets), path)
+        pq.write_table(owners_only(corpus, buckets), path)
         return path
 
 
@@ -218,55 +215,8 @@ def owners_only(corpus: pa.Table, buckets: int) -> pa.Table:
     """
     codes = corpus[_FEATURE].combine_chunks()
     owned = pc.if_else(pc.greater(codes.values, buckets), codes.values, pa.scalar(0, pa.int32()))
-    return _with_codes(corpus, codes.offsets, owned)
-
-
-def with_neighbours(corpus: pa.Table, buckets: int, spec: RunSpec) -> pa.Table:
-    """A corpus in which tail items have their neighbour's row in place of their first bucket.
-
-    Args:
-        corpus: The corpus, two codes an item.
-        buckets: Tail buckets of the table of items.
-        spec: The run, whose train users' items say who comes with whom.
-    """
-    codes = corpus[_FEATURE].combine_chunks()
-    rows = codes.values.to_numpy().reshape(len(corpus), -1).copy()
-    seen, _ = TestUsers.of(spec).seen_by_all(spec)
-    owns = rows[:, 0] > buckets
-    neighbour = neighbours(matrix_of(seen, len(corpus)), owns)
-    tail = np.flatnonzero(~owns)[neighbour >= 0]
-    rows[tail, 0] = rows[neighbour[neighbour >= 0], 0]
-    return _with_codes(corpus, codes.offsets, pa.array(rows.ravel()))
-
-
-def neighbours(train: Matrix, owns: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """The owner that each other item most often comes with, -1 for one that comes with none.
-
-    Common users count by one over the log of how many items they took, owners by one over the
-    root of how many users took them.
-
-    Args:
-        train: Users' train items `[U, I]`.
-        owns: Whether an item owns a row `[I]`.
-
-    Returns:
-        Index of an item for each item without a row, in their order.
-    """
-    users = 1 / np.log(np.asarray(train.sum(axis=1)).ravel() + 2)
-    owners = np.flatnonzero(owns)
-    taken = np.asarray(train.sum(axis=0)).ravel()[owners]
-    together = (sparse.diags_array(users) @ train)[:, np.flatnonzero(~owns)].T @ train[:, owners]
-    together = sparse.csr_array(together @ sparse.diags_array(1 / np.sqrt(taken + 1)))
-    found = np.full(together.shape[0], -1)
-    for item, (start, stop) in enumerate(pairwise(together.indptr)):
-        if stop > start:
-            found[item] = owners[together.indices[start + together.data[start:stop].argmax()]]
-    return found
-
-
-def _with_codes(corpus: pa.Table, offsets: pa.Array, codes: pa.Array) -> pa.Table:
     place = corpus.column_names.index(_FEATURE)
-    return corpus.set_column(place, _FEATURE, pa.ListArray.from_arrays(offsets, codes))
+    return corpus.set_column(place, _FEATURE, pa.ListArray.from_arrays(codes.offsets, owned))
 
 
 class Trainings(Protocol):
@@ -308,12 +258,11 @@ def compare(
             cells[name].append(found)
             shown = {key: round(value, 4) for key, value in found.items()}
             say(f"{world.name}, {name}, seed {seed}: {shown}")
-        numbers = _CODE_BYTES * ids() if way.neighbours else 0
         recall, full = ([cell["recall_at_20"] for cell in cells[n]] for n in (name, FULL))
         kept = [mine / whole for mine, whole in zip(recall, full, strict=False)]
         report[name] = {
             "rows": int(cells[name][0]["rows"]),
-            "bytes": int(cells[name][0]["rows"]) * way.row_bytes + numbers,
+            "bytes": int(cells[name][0]["rows"]) * way.row_bytes + way.list_bytes(ids()),
             "seeds": seeds,
             "kept": round(sum(kept) / len(kept), 4),
             **over_seeds([{m: cell[m] for m in METRICS if m in cell} for cell in cells[name]]),

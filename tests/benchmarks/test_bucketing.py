@@ -4,10 +4,8 @@ compared at equal seeds, dropped IDs have no row, and a finished cell is not tra
 import json
 import xml.etree.ElementTree as ElementTree
 
-import numpy as np
 import pyarrow as pa
 import pytest
-from scipy import sparse
 
 from benchmarks import bucketing
 from benchmarks.bucketing import EVERY_ID, WAYS, Way
@@ -41,20 +39,11 @@ def test_dropped_ids_have_the_padding_row_and_owners_keep_theirs():
     assert found["train_count"].to_pylist() == [4, 3, 2, 1]
 
 
-def test_a_neighbour_is_the_owner_that_an_item_most_often_comes_with():
-    # Items 0 and 1 own rows; 2 comes with 1 twice and with 0 once, 3 with nobody, 4 with 0.
-    train = sparse.csr_matrix(
-        np.array([[1, 1, 1, 0, 0], [0, 1, 1, 0, 0], [0, 0, 0, 1, 0], [1, 0, 0, 0, 1]])
-    )
-    owns = np.array([True, True, False, False, False])
-    assert bucketing.neighbours(train, owns).tolist() == [1, -1, 0]
-
-
-def test_rows_that_each_id_must_know_are_paid_for():
-    way = Way(own=0.75, hashes=2, dim=32, dtype="fp16", neighbours=True)
-    # 26,000 bytes for 1000 IDs: 4,000 for the numbers of their rows, 68 for each row.
-    assert way.rows(26_000, 1000) == 323
-    assert Way(own=0.75, hashes=2, dim=32, dtype="fp16").rows(26_000, 1000) == 382
+def test_lists_of_neighbours_are_paid_for():
+    way = Way(own=0.75, dim=32, dtype="fp16", neighbours=2)
+    # 26,000 bytes for 1000 IDs: 8,000 for two numbers of each, 68 for each row.
+    assert way.rows(26_000, 1000) == 264
+    assert Way(own=0.75, dim=32, dtype="fp16").rows(26_000, 1000) == 382
 
 
 class FakeWorld:
@@ -112,7 +101,7 @@ def test_the_figure_has_a_panel_for_every_data_set(tmp_path):
 def test_a_finished_cell_is_read_again(tmp_path, capsys, monkeypatch):
     arguments = ["--data", "synthetic", "--users", "400", "--epochs", "1", "--seeds", "1"]
     ways = ["--ways", "shared bucket", "dropped to unknown", "modulo hash"]
-    ways += ["neighbour + 1/4, fp16, 32 wide"]
+    ways += ["2 neighbours, 1/10, fp16, 32 wide"]
     arguments += [*ways, "--shares", "0.1", "--cache", str(tmp_path)]
 
     def run():
