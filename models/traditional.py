@@ -2,7 +2,8 @@
 
 A row for every user and every item, dense gradients, uniform negatives and an ordinary cross
 entropy over materialised logits, in one process. It has the same towers, data, batches and
-learning rates as the product, so what differs is what the product adds.
+learning rates as the product, so what differs is what the product adds. Features of kind
+`neighbours` are among that: its item tower leaves them out.
 """
 
 from __future__ import annotations

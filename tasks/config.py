@@ -302,6 +302,12 @@ class PipelineConfig(Settings):
                         raise ValueError(
                             f"{where}: kind {feature.kind} reads the table of the item IDs"
                         )
+                    ids = {f.table for f in self.model.item.features if f.kind == "id"}
+                    if feature.kind == "neighbours" and feature.table not in ids:
+                        raise ValueError(
+                            f"{where}: neighbours have the vectors of an id feature of the item "
+                            f"tower with the table '{feature.table}', and there is none: add one"
+                        )
                 elif feature.kind == "list" and table.source.startswith("interactions."):
                     raise ValueError(f"{where}: interactions.* columns are single IDs")
                 elif table.dataset not in ("interactions", dataset):

@@ -5,6 +5,9 @@ of item-based collaborative filtering (Sarwar et al., WWW 2001), less half a use
 only chance brought together: (c_ij - 1/2) / sqrt(c_i c_j). Whole sets of pairs are counted by
 products of sparse matrices, block of users by block, and merged by item, so memory depends neither
 on the users nor on the items.
+
+Each window is counted anew: at most `LONGEST` squared pairs a user, once a run. Counts of earlier
+days could not be added up, for a user's items of two days are pairs as well.
 """
 
 from __future__ import annotations

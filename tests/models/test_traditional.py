@@ -45,6 +45,17 @@ def test_ids_and_histories_move_to_full_tables(tmp_path: Path) -> None:
     assert full.tables[FULL_ITEM_TABLE].dim == job.tables["item"].dim
 
 
+def test_neighbours_are_left_out(tmp_path: Path) -> None:
+    world = make_world(tmp_path / "w", num_users=30, num_items=20)
+    job = make_job(world, tmp_path)
+    tower = job.model.item
+    near = FeatureSettings(name="near", table=tower.features[0].table, kind="neighbours")
+    item = tower.model_copy(update={"features": (*tower.features, near)})
+    asked = job.model_copy(update={"model": job.model.model_copy(update={"item": item})})
+    full = with_full_tables(asked, world.num_items)
+    assert full.model == with_full_tables(job, world.num_items).model
+
+
 def test_one_step_in_float64(tmp_path: Path) -> None:
     world = make_world(tmp_path / "w", num_users=6, num_items=8, events_per_user=5)
     # One macro-batch of one micro-batch holds everything: a single step.

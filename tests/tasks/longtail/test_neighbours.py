@@ -107,3 +107,13 @@ def test_where_it_makes_no_sense_it_is_refused(tmp_path, tower, table, message):
     model = {**WITHOUT, tower: {"features": [*WITHOUT[tower]["features"], feature]}}
     with pytest.raises(ValidationError, match=message):
         spec_of(tmp_path, 4, tables=RICH_TABLES, model=model)
+
+
+def test_without_item_ids_it_is_refused(tmp_path):
+    tables = {name: RICH_TABLES[name] for name in ("user", "item")}
+    model = {
+        "user": {"features": [{"name": "uid", "table": "user"}]},
+        "item": {"features": [FEATURES[0]]},
+    }
+    with pytest.raises(ValidationError, match="id feature of the item tower"):
+        spec_of(tmp_path, 2, tables=tables, model=model)
