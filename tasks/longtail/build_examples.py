@@ -84,7 +84,7 @@ def build_examples(output: Output, inputs: ExampleInputs, dask: DaskSettings) ->
             vocabularies=inputs.vocabularies,
             users=users,
             output=output.path,
-            owners=inputs.item_table if inputs.neighbours else None,
+            owners=inputs.neighbours_own,
         )
         [num_items] = runner.map("build the corpus", write_corpus, [corpus])
         shards = shards_for(rows)

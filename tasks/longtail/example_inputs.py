@@ -37,8 +37,8 @@ class ExampleInputs:
         split: Column that says which rows are trained on; None where days say it.
         history: Which of the user's items a history holds.
         half_life_days: Age at which an interaction counts half for the model's prior.
-        item_table: Table of the item IDs.
         neighbours: Name of each feature of kind `neighbours`, and how many it wants.
+        neighbours_own: Table in which neighbours own a row; None without such a feature.
         vocabularies: Lake path of each table's vocabulary.
         tables: Rows and hashes of each table, and the digest of its vocabulary.
         digests: Digest of every input.
@@ -58,7 +58,6 @@ class ExampleInputs:
     split: str | None
     history: Literal["past", "others"]
     half_life_days: float | None
-    item_table: str
     vocabularies: Mapping[str, str]
     table_rows: Mapping[str, int]
     table_hashes: Mapping[str, int]
@@ -66,6 +65,7 @@ class ExampleInputs:
     item_features: tuple[FeaturePlan, ...]
     history_length: int
     neighbours: tuple[tuple[str, int], ...]
+    neighbours_own: str | None
     seed: int
     digests: Mapping[str, str]
     settings: Mapping[str, Any]
@@ -92,9 +92,8 @@ def gather_inputs(spec: RunSpec) -> ExampleInputs:
     interactions = raw["interactions"]
     before = {day: found for day, found in raw["users"].items() if day < first_test_day(spec)}
     users, items = user_features(spec.config), item_features(spec.config)
-    neighbours = tuple(
-        (f.name, f.max_length) for f in spec.config.model.item.features if f.kind == "neighbours"
-    )
+    near = [f for f in spec.config.model.item.features if f.kind == "neighbours"]
+    neighbours = tuple((f.name, f.max_length) for f in near)
     seed = spec.config.training.seed
     prior = spec.config.model.prior
     half_life = None if prior is None else prior.half_life_days
@@ -113,7 +112,6 @@ def gather_inputs(spec: RunSpec) -> ExampleInputs:
         split=spec.config.data.split,
         history=spec.config.data.history,
         half_life_days=half_life,
-        item_table=next(n for n, t in spec.config.tables.items() if t is spec.config.item_table),
         vocabularies={name: found.path for name, found in vocabularies.items()},
         table_rows={n: int(v.manifest.meta["rows"]) for n, v in vocabularies.items()},
         table_hashes={n: int(v.manifest.meta["hashes"]) for n, v in vocabularies.items()},
@@ -121,6 +119,7 @@ def gather_inputs(spec: RunSpec) -> ExampleInputs:
         item_features=items,
         history_length=spec.config.history_length,
         neighbours=neighbours,
+        neighbours_own=near[0].table if near else None,
         seed=seed,
         digests=digests,
         settings={
