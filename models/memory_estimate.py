@@ -351,6 +351,12 @@ class _Load:
             (min(self._rows[n], c) * self._tables[n].dim for n, c in self._codes.items()),
             default=0.0,
         )
+        # Each pool has its own copy of the rows that it touches, and their gradient.
+        touched = sum(
+            min(self._rows[n], codes / self._micro) * self._tables[n].dim
+            for n, codes in self._codes.items()
+        )
+        copies = 0.0 if two_passes or self._micro == 1 else 2 * pools * touched
         users = self._users * (self._micro if two_passes else 1)
         vectors = 4 * (users + pools * self._columns) * self._model.dim
         limit = _CPU_SCORES if on_host else _DEVICE_SCORES
@@ -359,7 +365,8 @@ class _Load:
         )
         scores = 3 * min(chunk, users) * self._columns
         known = sum(self._elements_of(f) for f in self._model.user.features if f.kind == "history")
-        return _FLOAT * (towers + 2 * largest + vectors + scores) + 6 * _INT * users * (known + 2)
+        numbers = towers + 2 * largest + copies + vectors + scores
+        return _FLOAT * numbers + 6 * _INT * users * (known + 2)
 
     def _tower(self, tower: TowerSettings, examples: int) -> float:
         """Numbers that the forward and backward pass of a micro-batch keep at a time."""
