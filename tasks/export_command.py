@@ -40,7 +40,7 @@ def export_towers_command(
 ) -> None:
     """Write the champion's towers as ONNX, under `serving/towers/` of the lake.
 
-    Needs the extra `onnx`. Each file names the providers of ONNX Runtime for TensorRT, CUDA and
+    Needs the extra `onnx`. Each file names the providers of ONNX Runtime for accelerators and for
     CPUs. The last line on standard output says where, and how far they are from training, as JSON.
     """
     from tasks.export_towers import export_towers
