@@ -73,7 +73,7 @@ def test_defaults_and_values(write):
             "kind: history}",
             "kind: histry}",
             13,
-            ["'history' or 'numeric'", "histry"],
+            ["'neighbours' or 'numeric'", "histry"],
         ),
         (
             "- {name: id, table: item}",
