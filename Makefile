@@ -25,9 +25,10 @@ test: setup ## unit and fast integration tests
 test-slow: setup ## the tests that start services, kill processes or train for long
 	@$(VENV)/pytest -m slow --hypothesis-profile=default
 
-test-hosts: setup ## training and counting over several hosts, and killing what can be killed
+test-hosts: setup ## several hosts, other numbers of ranks, and killing what can be killed
 	@$(VENV)/pytest -m "slow or not slow" tests/tasks/launch/test_kill_matrix.py \
-		tests/tasks/launch/test_four_hosts.py tests/tasks/longtail/test_other_hosts.py
+		tests/tasks/launch/test_four_hosts.py tests/tasks/longtail/test_other_hosts.py \
+		tests/models/test_resharding.py
 
 test-browser: setup ## Airflow and MLflow in a headless Chromium; pictures in var/screenshots
 	@$(VENV)/pytest -m "slow or not slow" tests/browser

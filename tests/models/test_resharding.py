@@ -19,7 +19,7 @@ from tests.models.worlds import World, make_world
 from tests.reliability import RANKS, SHARDINGS, Resharding
 
 # Worlds of all sizes are started before the first cell is looked at.
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(400)]
 SEED_OF_LOADERS = 7
 CHANGES = {
     "table_wise to row_wise": ("table_wise", "row_wise"),
