@@ -9,9 +9,8 @@ import pyarrow as pa
 
 from models.bundle import Recommender
 from tasks.config import PipelineConfig
-from tasks.errors import ConfigError
 from tasks.lake import Lake, Output, Published
-from tasks.promotion import POINTER, read_pointer
+from tasks.promotion import require_pointer
 from tasks.serving.bundles import bundle_folder
 
 FOLDER = "serving/items"
@@ -32,13 +31,7 @@ def export_items(config: PipelineConfig) -> Published:
         BundleError: The bundle is damaged.
     """
     lake = Lake(config.lake)
-    pointer = read_pointer(lake)
-    if pointer is None:
-        raise ConfigError(
-            "nothing is served yet",
-            where=f"{lake.url}/{POINTER}",
-            fix="train a model with `tailtower run`",
-        )
+    pointer = require_pointer(lake)
     bundle = lake.open_published(pointer["output"])
 
     def write(output: Output) -> None:

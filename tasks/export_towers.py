@@ -26,7 +26,7 @@ from tasks.config import PipelineConfig
 from tasks.errors import ConfigError, LakeError
 from tasks.lake import Lake, Output, Published
 from tasks.progress import log
-from tasks.promotion import POINTER, read_pointer
+from tasks.promotion import require_pointer
 from tasks.serving.bundles import bundle_folder
 
 FOLDER = "serving/towers"
@@ -51,13 +51,7 @@ def export_towers(config: PipelineConfig) -> Published:
         LakeError: A tower answers otherwise than in training.
     """
     lake = Lake(config.lake)
-    pointer = read_pointer(lake)
-    if pointer is None:
-        raise ConfigError(
-            "nothing is served yet",
-            where=f"{lake.url}/{POINTER}",
-            fix="train a model with `tailtower run`",
-        )
+    pointer = require_pointer(lake)
     trained = lake.open_published(pointer["output"])
 
     def write(output: Output) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from tasks import tracking
 from tasks.config import PipelineConfig
+from tasks.errors import ConfigError
 from tasks.lake import Lake, Published
 from tasks.run_spec import ModelReference
 from tasks.serving.bundles import find_served
@@ -59,4 +60,20 @@ def read_pointer(lake: Lake) -> dict[str, Any] | None:
     if not lake.exists(POINTER):
         return None
     pointer: dict[str, Any] = json.loads(lake.read_text(POINTER))
+    return pointer
+
+
+def require_pointer(lake: Lake) -> dict[str, Any]:
+    """What the pointer to the champion says.
+
+    Raises:
+        ConfigError: Nothing is served yet.
+    """
+    pointer = read_pointer(lake)
+    if pointer is None:
+        raise ConfigError(
+            "nothing is served yet",
+            where=f"{lake.url}/{POINTER}",
+            fix="train a model with `tailtower run`",
+        )
     return pointer

@@ -20,7 +20,7 @@ from tasks.errors import ConfigError
 from tasks.lake import Lake, Output, Published, partition_name
 from tasks.longtail.cluster import open_runner
 from tasks.progress import log
-from tasks.promotion import POINTER, read_pointer
+from tasks.promotion import require_pointer
 from tasks.serving.bundles import bundle_folder, served_bundle
 from tasks.serving.fallback import top_k
 
@@ -82,13 +82,7 @@ def recommend_all(
         ClusterError: The Dask cluster failed; started again, the job goes on.
     """
     lake = Lake(config.lake)
-    pointer = read_pointer(lake)
-    if pointer is None:
-        raise ConfigError(
-            "nothing is served yet",
-            where=f"{lake.url}/{POINTER}",
-            fix="train a model with `tailtower run`",
-        )
+    pointer = require_pointer(lake)
     served = served_bundle(lake, pointer)
     day = date.fromisoformat(pointer["day"])
     settings = {
